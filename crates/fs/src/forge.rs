@@ -250,6 +250,7 @@ pub fn make_old(device: &Arc<dyn BlockDevice>, version: u32) -> Result<()> {
         keeps_space: version >= 3,
         packs: version >= 4,
         sums: false,
+        carries: false,
         generation: superblock.generation + 1,
         ..superblock
     }

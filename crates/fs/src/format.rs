@@ -94,6 +94,7 @@ pub(crate) fn format(
         keeps_space: true,
         packs: true,
         sums: true,
+        carries: false,
     };
     wipe(device)?;
     if let Some((log, head)) = log.zip(head) {

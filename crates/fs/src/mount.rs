@@ -91,7 +91,7 @@ pub(crate) fn mount(
     allocator.limit_runs(options.limits.free_runs_open);
     allocator.limit_lots(options.limits.lots);
     if !options.read_only {
-        loaded.meta.region().update_superblock(|superblock| superblock.clean = false)?;
+        mark_in_use(&loaded)?;
     }
     let (options, tuning) = initial_tuning(&loaded.meta, options)?;
     let recovery = RecoveryReport {
@@ -124,6 +124,14 @@ pub(crate) fn mount(
         end_removals(&fs)?;
     }
     Ok(fs)
+}
+
+/// Says in the superblock that the volume is not clean, and what its log may hold from now on.
+fn mark_in_use(loaded: &Loaded) -> Result<()> {
+    loaded.meta.region().update_superblock(|superblock| {
+        superblock.clean = false;
+        superblock.carries = superblock.sums;
+    })
 }
 
 /// Ends what an interrupted run had begun to remove, but for deletions of checkpoints: the sync daemon
@@ -253,6 +261,7 @@ pub(crate) fn load_with(
         meta.replay(record.rows);
         Ok(())
     })?;
+    meta.add_homes(&replayed);
     Ok(Loaded { device, log_parts, found, meta, replayed })
 }
 
@@ -564,5 +573,8 @@ pub(crate) fn unmount(fs: &Engine) -> Result<()> {
         other => other?,
     }
     fs.close_metadata();
-    fs.update_superblock(|superblock| superblock.clean = true)
+    fs.update_superblock(|superblock| {
+        superblock.clean = true;
+        superblock.carries = false;
+    })
 }

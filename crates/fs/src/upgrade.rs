@@ -60,6 +60,7 @@ pub(crate) fn upgrade(
         superblock.packs = true;
         superblock.sums = true;
         superblock.clean = true;
+        superblock.carries = false;
     })?;
     Ok(UpgradeReport { from, to: loaded.meta.region().superblock().version(), extents })
 }

@@ -62,8 +62,8 @@ pub use log::encode_record;
 #[cfg(any(test, feature = "forge"))]
 pub use log::seal_batches;
 pub use log::{
-    Exposure, LogDeviceHead, LogInfo, LogParts, LogPlace, LogPosition, LogWatch, Record,
-    RecordKind, ReplayReport, replay,
+    Exposure, HomeOverlay, HomeWrites, LogDeviceHead, LogInfo, LogParts, LogPlace, LogPosition,
+    LogWatch, LoggedData, Record, RecordKind, ReplayReport, replay,
 };
 #[cfg(any(test, feature = "forge"))]
 pub use meta::{

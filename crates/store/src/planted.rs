@@ -99,6 +99,16 @@ pub enum PlantedBug {
     BarrierForgotten,
     /// Records that expose data count as sealed as soon as they are durable.
     ExposureForgotten,
+    /// Records are sealed whose data is in the log and not where it belongs.
+    SealedBeforeHome,
+    /// Data that a record carries goes where it belongs above what was written there since.
+    HomeOverNewer,
+    /// Reads do not see what only the log has.
+    HomeNotRead,
+    /// What records carry is forgotten instead of written where it belongs.
+    HomeNotWritten,
+    /// A replay does not take the data that records carry.
+    HomeNotReplayed,
     /// What the log's buffer had no room for is not kept from being acknowledged.
     DropNotNoted,
     /// Records behind a metadata commit are dropped with those before it.

@@ -31,9 +31,9 @@ use crate::{Error, ErrorKind, Result};
 pub(crate) use lists::ListBlock;
 pub use lists::Lists;
 
-/// The newest format version that this software reads: 5 is written where blocks may have checksums,
-/// else 4 where the tree may have packs of extents, else 3 where it keeps the free space, else 2 where there are chunk lists, else 1.
-pub(crate) const VERSION: u32 = 5;
+/// The newest format version that this software reads: 6 is written where records of the log may
+/// carry data, else 5 where blocks may have checksums, else 4 where the tree may have packs of extents, else 3 where it keeps the free space, else 2 where there are chunk lists, else 1.
+pub(crate) const VERSION: u32 = 6;
 /// Bytes set aside for each copy.
 pub const COPY_BYTES: u64 = 64 << 10;
 /// Byte address of copy B: beyond what partition tools and stray `dd`s overwrite, and independent
@@ -109,6 +109,9 @@ pub struct Superblock {
     pub packs: bool,
     /// Whether blocks of file data, of a volume that has packs then, may have checksums.
     pub sums: bool,
+    /// Whether records of the log, of a volume with checksums then, may carry data: while it is
+    /// mounted, and after a crash.
+    pub carries: bool,
 }
 
 /// Gives a copy the checksum that its bytes ask for.
@@ -183,8 +186,9 @@ impl Superblock {
     pub fn version(&self) -> u32 {
         debug_assert!(self.keeps_space || !self.packs, "packs came after the free space");
         debug_assert!(self.packs || !self.sums, "checksums came after packs");
+        debug_assert!(self.sums || !self.carries, "data in the log came after checksums");
         match (self.packs, self.keeps_space, self.lists.head) {
-            (true, ..) if self.sums => 5,
+            (true, ..) if self.sums => 5 + u32::from(self.carries),
             (true, ..) => 4,
             (false, true, _) => 3,
             (false, false, Some(_)) => 2,
@@ -234,6 +238,7 @@ impl Superblock {
             keeps_space: version >= 3,
             packs: version >= 4,
             sums: version >= 5,
+            carries: version >= 6,
         };
         superblock.validate(at)?;
         Ok(superblock)

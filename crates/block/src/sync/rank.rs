@@ -82,9 +82,11 @@ pub const FLUSH: usize = 53;
 pub const ALLOCATION_GROUP: usize = 54;
 pub const SPARE_MEMORY: usize = 55;
 pub const COMBINING: usize = 56;
+pub const HOME_WRITER: usize = 57;
+pub const HOME_WRITES: usize = 58;
 
 #[cfg(debug_assertions)]
-pub(super) const TABLE: [Rank; 57] = [
+pub(super) const TABLE: [Rank; 59] = [
     row(SIZE, 20, "0.2", "size"),
     row(SCHEDULES, 30, "0.3", "schedules"),
     row(CLONING, 40, "0.4", "cloning mutex"),
@@ -142,6 +144,8 @@ pub(super) const TABLE: [Rank; 57] = [
     row(ALLOCATION_GROUP, 990, "9.9", "allocation group"),
     row(SPARE_MEMORY, LEAF, "leaf", "spare memory"),
     row(COMBINING, LEAF, "leaf", "combined writes"),
+    row(HOME_WRITER, 520, "5b", "home writer"),
+    row(HOME_WRITES, 650, "6.5", "home writes"),
 ];
 
 /// Locks of which a thread holds several, and the lock under which alone it does: what holds that

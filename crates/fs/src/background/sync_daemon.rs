@@ -115,6 +115,7 @@ fn turn(fs: &Engine, interval: Duration, looks_at_leases: bool) -> Result<()> {
     fs.delayed_bytes().let_spare_go();
     fs.note_leased_writes();
     fs.commit_all_times(&fs.change());
+    let home = fs.write_homes();
     if fs.has_unwritten_records() {
         fs.sync_to(fs.last_lsn())?;
     }
@@ -129,7 +130,7 @@ fn turn(fs: &Engine, interval: Duration, looks_at_leases: bool) -> Result<()> {
     fs.relieve_metadata();
     let committed = if fs.metadata_commit_due() { fs.metadata_commit() } else { Ok(()) };
     let let_go = let_idle_inodes_go(fs);
-    held.and(aged).and(refreshed).and(committed).and(let_go)
+    held.and(aged).and(home).and(refreshed).and(committed).and(let_go)
 }
 
 /// Keeps what inodes cost in memory bounded (I-INO-3). An inode whose last record is not sealed

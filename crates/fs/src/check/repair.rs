@@ -52,7 +52,10 @@ pub(super) fn mend(
         );
         loaded.meta.metadata_commit()?;
         loaded.meta.close();
-        loaded.meta.region().update_superblock(|superblock| superblock.clean = true)?;
+        loaded.meta.region().update_superblock(|superblock| {
+            superblock.clean = true;
+            superblock.carries = false;
+        })?;
     }
     notes.report.findings.iter_mut().for_each(|finding| finding.mended = true);
     Ok(())

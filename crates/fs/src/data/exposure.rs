@@ -1,6 +1,6 @@
 //! What a write newly makes readable.
 
-use bedplate_store::{BlockNo, Crc32c, Exposure, RowChange, crc32c, put_sums};
+use bedplate_store::{BlockNo, Crc32c, Exposure, LoggedData, RowChange, crc32c, put_sums};
 
 /// Collects the bytes that one record exposes, in the order they are written.
 pub(crate) struct Exposing {
@@ -10,6 +10,8 @@ pub(crate) struct Exposing {
     bytes: u64,
     /// The checksums of blocks; `None` where none gets one.
     sums: Option<Summing>,
+    /// The data itself, which the record carries; `None`: the device has it.
+    logged: Option<LoggedData>,
 }
 
 /// The size of a block, and the blocks that get a checksum.
@@ -39,7 +41,27 @@ impl Exposing {
             segments: Vec::new(),
             bytes: 0,
             sums: None,
+            logged: None,
         }
+    }
+
+    /// Has the record carry the data. What is written of it goes to [`log_write`](Self::log_write),
+    /// and not to the device.
+    pub(crate) fn set_logged(&mut self) {
+        debug_assert!(self.is_empty() && !self.sums(), "all of it is carried, or nothing");
+        self.logged = Some(LoggedData::default());
+    }
+
+    /// Returns whether the record carries the data.
+    #[inline]
+    pub(crate) fn is_logged(&self) -> bool {
+        self.logged.is_some()
+    }
+
+    /// Takes a write of whole sectors that is not made now.
+    pub(crate) fn log_write(&mut self, at: u64, sectors: &[u8]) {
+        let logged = self.logged.as_mut().expect("the record carries the data");
+        logged.writes.push((at, sectors.to_vec()));
     }
 
     /// Has the blocks get checksums.
@@ -96,6 +118,9 @@ impl Exposing {
     #[inline]
     pub(crate) fn push(&mut self, offset: u64, bytes: &[u8]) {
         self.expose(offset, bytes.len(), |crc| crc.update(bytes));
+        if let Some(logged) = &mut self.logged {
+            logged.bytes.extend_from_slice(bytes);
+        }
     }
 
     fn expose(&mut self, offset: u64, len: usize, add: impl FnOnce(&mut Crc32c)) {
@@ -130,14 +155,19 @@ impl Exposing {
 
     /// Returns the exposure; `None` when the record needs a barrier.
     pub(crate) fn finish(self) -> Option<Exposure> {
-        let segments = self.segments;
+        let (segments, logged) = (self.segments, self.logged);
         debug_assert!(
             self.crc.is_none()
                 || segments.iter().map(|(_, len)| u64::from(*len)).sum::<u64>() == self.bytes,
             "a checksum vouches for all that is exposed: {} bytes",
             self.bytes
         );
-        self.crc.map(|crc| Exposure { segments, crc: crc.finish() })
+        debug_assert!(
+            logged.as_ref().is_none_or(|it| it.bytes.len() as u64 == self.bytes),
+            "a record carries all that it exposes: {} bytes",
+            self.bytes
+        );
+        self.crc.map(|crc| Exposure { segments, crc: crc.finish(), logged })
     }
 }
 

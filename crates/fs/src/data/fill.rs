@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::commit_map::{Change, Mark, SizeChange};
+use super::exposure::Exposing;
 use super::reservation::Fresh;
 use super::write::Payload;
 use super::{DataPath, Held};
@@ -166,11 +167,19 @@ impl DataPath<'_> {
     ) -> Result<bool> {
         let _claim = self.state().fill_claims.lock(blocks.clone(), Sharing::Exclusive, self.fs);
         let Some(filling) = self.begin_fill(&data, blocks)? else { return Ok(false) };
-        let written = self
-            .runs_of(&filling, &data)
-            .into_iter()
-            .try_for_each(|(part, at)| self.overwrite(data.part(&part), at));
-        self.end_fill(filling, data, written).map(|()| true)
+        let mut exposing = self.begin_exposing(data.bytes.len() as u64);
+        let grows = filling.size != SizeChange::Keep && !filling.redirects;
+        if grows && filling.targets.iter().all(|target| target.was.is_filled()) {
+            self.log_if_small(&mut exposing, data.bytes.len() as u64);
+        }
+        let written = self.runs_of(&filling, &data).into_iter().try_for_each(|(part, at)| {
+            if exposing.is_logged() {
+                self.log_overwrite(&mut exposing, data.part(&part), at)
+            } else {
+                self.overwrite(data.part(&part), at)
+            }
+        });
+        self.end_fill(filling, data, written, exposing).map(|()| true)
     }
 
     /// Finds blocks for a write that fills `blocks` wholly, which the caller has claimed. The inode
@@ -238,13 +247,13 @@ impl DataPath<'_> {
         filling: Filling,
         data: Payload<'_>,
         written: Result<()>,
+        mut exposing: Exposing,
     ) -> Result<()> {
         let Filling { blocks, targets, fresh, redirects, size } = filling;
         if let Err(error) = written {
             self.give_back(fresh);
             return Err(error);
         }
-        let mut exposing = self.begin_exposing(data.bytes.len() as u64);
         for target in targets.iter().filter(|target| target.was.is_filled()) {
             let at = self.fs.grid().start_of(target.start.0);
             let bytes = data.part(&target.bytes(self.fs.grid()));

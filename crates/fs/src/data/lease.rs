@@ -50,6 +50,8 @@ impl DataPath<'_> {
         if !self.is_leased_as(cache_file) {
             return Err(Reason::Mode);
         }
+        // Its processes read and write the device, and not what the log has for it.
+        self.fs.write_homes().map_err(|_| Reason::State)?;
         if cache_file == 0 {
             self.may_lend_blocks(&held)?;
         } else {

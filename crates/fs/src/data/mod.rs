@@ -50,6 +50,7 @@ mod fsync;
 mod held;
 mod imaged;
 mod lease;
+mod logged;
 mod lookup;
 mod mapping;
 mod open;

@@ -79,8 +79,9 @@ impl DataPath<'_> {
         if served || !within || held || self.is_overwritten() {
             return Ok(Planned::Here);
         }
-        Ok(self
-            .plan_segments(offset, len as u64, false)?
+        let segments = self.plan_segments(offset, len as u64, false)?;
+        let segments = segments.filter(|segments| !self.is_carried(segments));
+        Ok(segments
             .map_or(Planned::Here, |segments| Planned::Device(segments, service.locks_ranges())))
     }
 
@@ -125,6 +126,11 @@ impl DataPath<'_> {
         }
     }
 
+    /// Returns whether the log has some of it that the device does not.
+    fn is_carried(self, segments: &Segments) -> bool {
+        segments.all().any(|one| self.fs.is_carried(&(one.offset..one.offset + u64::from(one.len))))
+    }
+
     /// Makes sure that the device bytes of a request may be overwritten, and that no copy of them
     /// is held.
     fn permit_all(self, segments: &Segments) -> Result<()> {
@@ -132,7 +138,8 @@ impl DataPath<'_> {
             let range = segment.offset..segment.offset + u64::from(segment.len);
             self.state().held_sectors.forget(&range);
             self.state().read_windows.writes(&range);
-            self.fs.permit_overwrite(&self.state().unsealed, &range)
+            self.fs.permit_overwrite(&self.state().unsealed, &range)?;
+            self.fs.settle(&range)
         })
     }
 
@@ -166,7 +173,7 @@ impl DataPath<'_> {
         );
         match self.permit_all(&segments) {
             Ok(()) => Ok(Some((filling, segments))),
-            Err(error) => self.end_fill(filling, data, Err(error)).map(|()| None),
+            Err(error) => self.end_queued(filling, data, Err(error)).map(|()| None),
         }
     }
 
@@ -180,9 +187,14 @@ impl DataPath<'_> {
     ) -> Result<()> {
         let blocks = filling.blocks.clone();
         let data = Payload { was_held: false, ..Payload::waited(buf.unwrap_or_default(), offset) };
-        let ended = self.end_fill(filling, data, written);
+        let ended = self.end_queued(filling, data, written);
         self.state().fill_claims.release(blocks, Sharing::Exclusive);
         ended
+    }
+
+    fn end_queued(self, filling: Filling, data: Payload<'_>, written: Result<()>) -> Result<()> {
+        let exposing = self.begin_exposing(data.bytes.len() as u64);
+        self.end_fill(filling, data, written, exposing)
     }
 
     /// Returns whether a write is announced to the cache and then goes past it.

@@ -162,10 +162,16 @@ impl DataPath<'_> {
             Before::Unwritten | Before::Free => span_in_new(grid, target, &data.range(), size),
         }));
         // Looked up once: the setting may change meanwhile, and only whole blocks get checksums.
-        let exposing = match whole {
+        let mut exposing = match whole {
             true => self.begin_exposing(data.bytes.len() as u64),
             false => Exposing::new(data.bytes.len() as u64),
         };
+        // Nothing but what the record exposes changes.
+        let only_adds = data.offset >= logged || targets.iter().all(|it| it.was.is_filled());
+        if only_adds && !redirects && !data.renews && size > logged {
+            let sectors = spans.clone().map(|span| span.sectors.end - span.sectors.start).sum();
+            self.log_if_small(&mut exposing, sectors);
+        }
         let written = self.write_spans(held, spans, data, exposing).and_then(|exposing| {
             self.publish_exclusive(&targets, redirects, exposing, (size, logged), !data.was_held)
         });
@@ -273,7 +279,11 @@ impl DataPath<'_> {
             let as_it_is =
                 !span.zeros && span.bytes == span.sectors && grid.takes(data.part(&span.bytes));
             if as_it_is {
-                self.overwrite(data.part(&span.bytes), span.start)?;
+                if exposing.is_logged() {
+                    self.log_overwrite(&mut exposing, data.part(&span.bytes), span.start)?;
+                } else {
+                    self.overwrite(data.part(&span.bytes), span.start)?;
+                }
                 if span.around == Around::Zeroed {
                     exposing.sum(span.start, data.part(&span.bytes));
                 }
@@ -320,7 +330,7 @@ impl DataPath<'_> {
             }
             let range = device(changed.start)..device(changed.end);
             self.fs.permit_overwrite(&self.state().unsealed, &range)?;
-            self.write_held(held, span, &chunk, buf)?;
+            self.write_held(held, span, &chunk, buf, exposing)?;
             if span.around == Around::Zeroed {
                 exposing.sum(device(chunk.start), buf);
             }
@@ -401,12 +411,18 @@ impl DataPath<'_> {
         span: &Span,
         chunk: &Range<u64>,
         buf: &[u8],
+        exposing: &mut Exposing,
     ) -> Result<()> {
         let copies = &self.state().held_sectors;
         let at = span.start + (chunk.start - span.sectors.start);
         let range = at..at + buf.len() as u64;
         let write = self.state().read_windows.begin_write(range.clone());
-        let written = self.fs.write_device(buf, at);
+        let written = if exposing.is_logged() {
+            exposing.log_write(at, buf);
+            Ok(())
+        } else {
+            self.fs.write_device(buf, at)
+        };
         drop(write);
         if let Err(error) = written {
             copies.forget(&range);

@@ -1,5 +1,6 @@
 //! The device, the measures of the file system on it, and what the mount was given.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bedplate_block::{BlockDevice, DeviceQueue, EngineReport, Geometry, Lent, QueueOptions};
@@ -64,16 +65,47 @@ impl Engine {
         &self.options.limits
     }
 
-    /// Reads bytes of the device.
+    /// Reads bytes of the device, and what records of the log carry of them.
     #[inline]
     pub(crate) fn read_device(&self, buf: &mut [u8], at: u64) -> Result<()> {
-        Ok(in_device(|| self.device.read_at(buf, at))?)
+        let overlay = self.meta.homes().overlay(&(at..at + buf.len() as u64));
+        in_device(|| self.device.read_at(buf, at))?;
+        if let Some(overlay) = overlay {
+            overlay.apply(buf, at);
+        }
+        Ok(())
+    }
+
+    /// Returns whether records of the log carry some of a range of the device, which reads of the
+    /// device alone do not see.
+    #[inline]
+    pub(crate) fn is_carried(&self, range: &Range<u64>) -> bool {
+        self.meta.homes().meets(range)
+    }
+
+    /// Makes the writes of a range of the device that records carry: another write there, which is
+    /// not made by [`write_device`](Self::write_device), comes after them (I-HOM-2).
+    #[inline]
+    pub(crate) fn settle(&self, range: &Range<u64>) -> Result<()> {
+        Ok(self.meta.homes().settle(range, &*self.device)?)
+    }
+
+    /// Makes all writes that records of the log carry.
+    pub(crate) fn write_homes(&self) -> Result<()> {
+        Ok(self.meta.write_homes()?)
+    }
+
+    /// Returns whether a record may carry so many bytes of data.
+    #[inline]
+    pub(crate) fn carries_data(&self, bytes: u64) -> bool {
+        self.may_carry && self.meta.carries_data(bytes)
     }
 
     /// Writes bytes of the device. What vouches for them was asked before
     /// ([`permit_overwrite`](Self::permit_overwrite)).
     #[inline]
     pub(crate) fn write_device(&self, buf: &[u8], at: u64) -> Result<()> {
+        self.settle(&(at..at + buf.len() as u64))?;
         Ok(in_device(|| self.device.write_at(buf, at))?)
     }
 

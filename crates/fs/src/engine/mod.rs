@@ -180,6 +180,8 @@ pub(crate) struct Engine {
     inode_count: AtomicU64,
     /// Whether the format of the volume has checksums of file data.
     may_have_sums: bool,
+    /// Whether records of the log may carry data.
+    may_carry: bool,
     /// What was done about them.
     sums: SumCounters,
     /// Which I/O is timed, how long it took, and what it waited for.
@@ -238,6 +240,7 @@ impl Engine {
             piece_threads: piece_threads(&parts.options),
             options: parts.options,
             may_have_sums: parts.meta.region().superblock().sums,
+            may_carry: parts.meta.region().superblock().carries,
             tuning: parts.tuning,
             meta: parts.meta,
             allocator: parts.allocator,

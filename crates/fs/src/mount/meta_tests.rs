@@ -330,6 +330,7 @@ fn superblock() -> Superblock {
         keeps_space: false,
         packs: false,
         sums: false,
+        carries: false,
     }
 }
 

@@ -200,7 +200,7 @@ fn s_273_a_volume_of_version_3_has_no_packs_before_its_upgrade() {
     let report = FileSystem::upgrade(&device, None).unwrap();
     assert_eq!((report.from, report.to), (3, 5));
     let fs = mount(&device, None);
-    assert_eq!((fs.info().version, fs.info().extents), (5, rows));
+    assert_eq!((fs.info().version, fs.info().extents), (6, rows));
     holds(&fs, "/f", units, 1);
     let file = fs.open("/f", &OpenOptions::create()).unwrap();
     for unit in shuffled(units) {

@@ -244,7 +244,7 @@ fn cut_upgrade(old: u32) {
     let start = device.operation_count();
     let report = FileSystem::upgrade(&shared, None).unwrap();
     assert!(report.from <= old && report.to == 5 && report.extents > 0, "{report:?}");
-    let mut versions = [0; 6];
+    let mut versions = [0; 7];
     for after in start..=device.operation_count() {
         for seed in 0..3 {
             let image: Arc<dyn BlockDevice> = device.crash_image(after, &CrashChoice::Seeded(seed));
@@ -264,7 +264,7 @@ fn cut_upgrade(old: u32) {
         }
     }
     let before = versions[old as usize];
-    assert!(before > 0 && versions[5] > 0, "cuts fall before and behind it: {versions:?}");
+    assert!(before > 0 && versions[6] > 0, "cuts fall before and behind it: {versions:?}");
     assert_eq!(FileSystem::upgrade(&shared, None).unwrap().extents, 0, "there is nothing to do");
     assert_eq!(found(&shared).0, free);
 }

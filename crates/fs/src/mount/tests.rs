@@ -46,6 +46,7 @@ fn region_on(
         keeps_space: false,
         packs: false,
         sums: false,
+        carries: false,
     };
     let used = |at: u64| {
         superblock
@@ -204,7 +205,7 @@ fn i_meta_5_s_34_metadata_that_cannot_grow_refuses_changes_and_latches_nothing()
         fs.state().superblock().chunks.len()
     );
     assert_eq!(fs.info().failed, None);
-    assert_eq!(fs.info().version, 5);
+    assert_eq!(fs.info().version, 6);
     // What the log has no room for is not durable, and a sync says so.
     assert!(fs.sync().map_or_else(|e| e.kind == ErrorKind::NoSpace, |()| true));
     assert!(

@@ -22,6 +22,7 @@ pub(crate) use tunables::{check_pairs, mode_of};
 pub use unit::Unit;
 
 use crate::{Error, ErrorKind, IoMode, ReleaseBehind, Result};
+use bedplate_store::Exposure;
 
 /// Options of `format`.
 #[derive(Debug, Clone)]
@@ -72,6 +73,8 @@ pub struct Limits {
     pub delayed_piece_bytes: u64,
     /// Threads that write such pieces; 0: the writer that filled one writes it too.
     pub delayed_piece_threads: usize,
+    /// The most bytes that an append brings of which the log has the data; 0: it never has.
+    pub logged_write_bytes: u64,
     /// The longest piece that is read ahead past the caches, in bytes.
     pub read_window_bytes: u64,
     /// Threads that read such pieces; 0: the reader before reads them too.
@@ -112,6 +115,7 @@ impl Default for Limits {
             // Its checksum still fits into its record, so that no barrier is needed.
             delayed_piece_bytes: 1 << 20,
             delayed_piece_threads: 2,
+            logged_write_bytes: 4096,
             read_window_bytes: 2 << 20,
             read_window_threads: 2,
             follow_step_bytes: 64 << 10,
@@ -133,6 +137,7 @@ impl fmt::Debug for Limits {
             names_per_record,
             delayed_piece_bytes,
             delayed_piece_threads,
+            logged_write_bytes,
             read_window_bytes,
             read_window_threads,
             follow_step_bytes,
@@ -146,7 +151,7 @@ impl fmt::Debug for Limits {
         write!(
             f,
             "Limits({extents_per_record} extents, {images_per_record} images, {names_per_record} names, \
-             {delayed_piece_bytes} delayed bytes by {delayed_piece_threads} threads, windows of {read_window_bytes} bytes by {read_window_threads} threads, steps of {follow_step_bytes} bytes"
+             {delayed_piece_bytes} delayed bytes by {delayed_piece_threads} threads, {logged_write_bytes} in the log, windows of {read_window_bytes} bytes by {read_window_threads} threads, steps of {follow_step_bytes} bytes"
         )?;
         if let Some(extents) = extents_per_pack {
             write!(f, ", packs of {extents}")?;
@@ -176,6 +181,12 @@ impl Limits {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 "a piece of delayed writes has a power of two of bytes: set a limit from 4 KiB to 1 MiB",
+            ));
+        }
+        if self.logged_write_bytes > Exposure::LOGGED_BYTES_MAX / 2 {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a record carries at most 32 KiB of data: set a smaller limit",
             ));
         }
         if self.follow_step_bytes == 0 || !self.read_window_bytes.is_power_of_two() {

@@ -17,8 +17,8 @@ use bedplate_block::{AlignedBuf, BlockDevice};
 use super::pages::{self, Gap, PAGE, Slot, TreeFile, Walked};
 use crate::{FileBlock, InodeNo};
 use bedplate_store::{
-    DentryRow, ExtentRow, InodeRow, LogParts, LogPosition, POSITION, Region, Table, extent_key,
-    replay, split_extent_key, split_key, table_name, unpack,
+    DentryRow, ExtentRow, HomeWrites, InodeRow, LogParts, LogPosition, POSITION, Region, Table,
+    extent_key, replay, split_extent_key, split_key, table_name, unpack,
 };
 
 /// Rows of one table.
@@ -32,6 +32,8 @@ pub(super) struct Gathered {
     pub(super) doubtful: HashSet<(Table, Vec<u8>)>,
     /// What is missing or doubtful, one sentence each.
     pub(super) losses: Vec<String>,
+    /// Data that the log has and its place may not have.
+    pub(super) homes: HomeWrites,
 }
 
 impl Gathered {
@@ -306,7 +308,10 @@ fn from_log(log: Option<&LogParts>, gathered: &mut Gathered) {
         }
     }
     match replayed {
-        Ok(report) => gathered.losses.extend(report.damaged),
+        Ok(report) => {
+            gathered.homes = HomeWrites::of(&report);
+            gathered.losses.extend(report.damaged);
+        }
         Err(error) => gathered.losses.push(format!("the intent log ends early: {error}")),
     }
 }

@@ -213,7 +213,12 @@ impl Salvage {
 
     fn read_at(&self, place: u64, len: u64, buf: &mut [u8]) -> Result<()> {
         let sector = u64::from(self.device.geometry().logical_block_size);
-        Ok(self.device.read_at(&mut buf[..len.next_multiple_of(sector) as usize], place)?)
+        let buf = &mut buf[..len.next_multiple_of(sector) as usize];
+        self.device.read_at(buf, place)?;
+        if let Some(logged) = self.gathered.homes.overlay(&(place..place + buf.len() as u64)) {
+            logged.apply(buf, place);
+        }
+        Ok(())
     }
 
     /// Returns offset in the file, place on the device and length of a run of data; `None` for what

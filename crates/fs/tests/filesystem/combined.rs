@@ -8,7 +8,7 @@ use bedplate_block::{
     AlignedBuf, BlockDevice, CrashChoice, DeviceCall, Error, ErrorKind, Hook, HookedDevice,
     Operation, SimulatedDevice, SimulatedOptions, Snapshot,
 };
-use bedplate_fs::{File, FileSystem, IoMode, OpenOptions};
+use bedplate_fs::{File, FileSystem, IoMode, Limits, MountOptions, OpenOptions};
 use parking_lot::{Condvar, Mutex};
 
 use crate::common::assert_sound;
@@ -79,7 +79,10 @@ fn wait_behind(refuses: bool, sectors: &[u64]) -> (FileSystem, File, u64) {
     format(&inner, 4096);
     let gate = HookedDevice::new(inner, Gate { refuses, ..Gate::default() });
     let hook = &gate;
-    let fs = FileSystem::mount(Arc::clone(&gate) as _, None, options(IoMode::Concurrent)).unwrap();
+    // What is asked is when the device is written.
+    let limits = Limits { logged_write_bytes: 0, ..Limits::default() };
+    let options = MountOptions { limits, ..options(IoMode::Concurrent) };
+    let fs = FileSystem::mount(Arc::clone(&gate) as _, None, options).unwrap();
     let file = fs.open("/log", &OpenOptions::create()).unwrap();
     hook.state.lock().0 = true;
     let waits = || fs.activity(file.ino()).unwrap().waits.lock_count();

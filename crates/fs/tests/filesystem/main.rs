@@ -20,6 +20,7 @@ mod integrity;
 mod interrupted;
 mod keeping;
 mod leases;
+mod logged;
 mod mounting;
 mod names;
 mod naming;

@@ -154,7 +154,8 @@ fn i_dly_4_a_writer_that_is_quicker_than_the_device_lends_a_hand() {
         until("the writer waits at the device", || gate.held.load(SeqCst) == HANDS + 1);
         let (now, waiting) = (written.load(SeqCst), it.fs.info().delayed_bytes);
         assert!(
-            (4..=6).contains(&now) && waiting <= 7 * PIECE as u64,
+            // Three where the threads have not begun when the fourth piece is full.
+            (3..=6).contains(&now) && waiting <= 7 * PIECE as u64,
             "{now} writes have returned, {waiting} bytes wait"
         );
         gate.open();

@@ -9,7 +9,7 @@ use bedplate_block::AlignedBuf;
 use super::batch::{HEADER_BYTES, Header};
 use super::buffer::Batch;
 use super::ring::{Ring, Slot};
-use super::{IntentLog, LogParts};
+use super::{HomeWrites, IntentLog, LogParts};
 use crate::planted::{PlantedBug, planted};
 use crate::{Lsn, Result};
 
@@ -28,7 +28,15 @@ pub(super) struct Leader {
     /// A flush of the data that succeeded began when this was the last record: what records up to it
     /// expose is durable.
     flushed: Lsn,
+    /// The first record that carried data which was not at home when that flush began.
+    not_home: Option<Lsn>,
+    /// Rounds since everything was at home.
+    rounds: u32,
 }
+
+/// After how many rounds data goes home whatever there is of it, so that what is freed meanwhile
+/// can be used again (I-HOM-1).
+const ROUNDS_MAX: u32 = 256;
 
 impl Leader {
     pub(super) fn new(parts: LogParts, unit: usize) -> Self {
@@ -39,7 +47,15 @@ impl Leader {
             slots: VecDeque::new(),
             empty: AlignedBuf::zeroed(unit),
             flushed: Lsn(0),
+            not_home: None,
+            rounds: 0,
         }
+    }
+
+    /// Returns up to where the last flush of the data lets headers seal.
+    fn covers(&self, ring: &Ring) -> Lsn {
+        let before = |first: Lsn| ring.durable().min(Lsn(first.0 - 1)).max(ring.sealed());
+        self.not_home.map_or(ring.durable(), before)
     }
 }
 
@@ -68,6 +84,17 @@ struct Plan {
     next: Lsn,
     /// The last record written whose data replay will have to check.
     exposing: Lsn,
+}
+
+impl Plan {
+    /// Has data go home, and a flush make that durable, before the headers say that all which is
+    /// durable is sealed.
+    fn seal_all(&mut self, ring: &Ring) {
+        if self.write != Write::Nothing && !self.barrier {
+            self.flush_first = true;
+            self.sealed = ring.durable();
+        }
+    }
 }
 
 impl IntentLog {
@@ -118,7 +145,7 @@ impl IntentLog {
             write: Write::Nothing,
             barrier: false,
             flush_first: leader.parts.place.separate,
-            sealed: ring.durable(),
+            sealed: leader.covers(&ring),
             durable_sequence: ring.durable_sequence(),
             incarnation: ring.incarnation(),
             next: Lsn(ring.placed().0 + 1),
@@ -141,9 +168,14 @@ impl IntentLog {
                 plan.flush_first |= plan.barrier && !is_flushed;
                 plan.exposing = if plan.barrier { Lsn(0) } else { taken.exposing };
             }
-        } else if ring.sealed() < ring.durable() && ring.fits(std::iter::once(leader.unit as u64)) {
+        } else if ring.sealed() < plan.sealed.max(seal_to)
+            && ring.fits(std::iter::once(leader.unit as u64))
+        {
             // The flush is due anyway: a seal now saves the next overwrite a flush of its own.
             plan.write = Write::Seal;
+        }
+        if seal_to > plan.sealed {
+            plan.seal_all(&ring);
         }
         self.place(leader, &plan, &mut ring);
         plan
@@ -170,12 +202,45 @@ impl IntentLog {
 
     /// Writes and flushes; returns up to where the batches in the ring seal.
     fn carry_out(&self, leader: &mut Leader, plan: &Plan) -> Result<Lsn> {
-        let Leader { parts, unit, batches, slots, empty, flushed } = leader;
-        let (unit, separate) = (*unit, parts.place.separate);
-        let late = separate && planted(PlantedBug::DataFlushedAfterLog);
+        self.write_home(leader, plan.flush_first)?;
+        let late = leader.parts.place.separate && planted(PlantedBug::DataFlushedAfterLog);
         if plan.flush_first && !late && !planted(PlantedBug::LogBeforeData) {
-            self.flush_data(parts, flushed)?;
+            self.flush_data(leader)?;
         }
+        let evidence = self.write_batches(leader, plan)?;
+        match (leader.parts.place.separate, plan.write) {
+            (_, Write::Records) if planted(PlantedBug::MissingFlush) => {}
+            (true, Write::Nothing) => {}
+            (true, _) => leader.parts.ring_device().flush()?,
+            (false, _) => self.flush_data(leader)?,
+        }
+        if late {
+            self.flush_data(leader)?;
+        }
+        Ok(evidence)
+    }
+
+    /// Writes data home where it has to be there, or there is much of it, or it is long ago.
+    fn write_home(&self, leader: &mut Leader, must: bool) -> Result<()> {
+        if self.homes.bytes() == 0 {
+            leader.rounds = 0;
+            return Ok(());
+        }
+        leader.rounds += 1;
+        let is_due = leader.rounds > ROUNDS_MAX || self.homes.bytes() >= HomeWrites::BYTES_DUE;
+        if must || is_due {
+            leader.rounds = 0;
+            let written = self.homes.write(&*leader.parts.data);
+            // What did not have to be there yet waits on.
+            return if must { written } else { Ok(()) };
+        }
+        Ok(())
+    }
+
+    /// Writes the batches; returns up to where those in the ring seal.
+    fn write_batches(&self, leader: &mut Leader, plan: &Plan) -> Result<Lsn> {
+        let Leader { parts, unit, batches, slots, empty, .. } = leader;
+        let unit = *unit;
         let mut evidence = if plan.write == Write::Nothing { Lsn(0) } else { plan.sealed };
         for (index, slot) in slots.iter().enumerate() {
             let (buf, first, count, used) = match batches.get_mut(index) {
@@ -216,15 +281,6 @@ impl IntentLog {
             header.write(parts.volume, buf);
             self.write_batch(parts, unit, buf, slot.offset)?;
         }
-        match (separate, plan.write) {
-            (_, Write::Records) if planted(PlantedBug::MissingFlush) => {}
-            (true, Write::Nothing) => {}
-            (true, _) => parts.ring_device().flush()?,
-            (false, _) => self.flush_data(parts, flushed)?,
-        }
-        if late {
-            self.flush_data(parts, flushed)?;
-        }
         Ok(evidence)
     }
 
@@ -246,21 +302,28 @@ impl IntentLog {
         Ok(())
     }
 
-    fn flush_data(&self, parts: &LogParts, flushed: &mut Lsn) -> Result<()> {
-        // A record is appended when the data that it exposes was written, so what is appended while
-        // the flush is under way does not count.
+    fn flush_data(&self, leader: &mut Leader) -> Result<()> {
+        // A record is appended when the data that it exposes was written, or is noted as not at
+        // home, so what is appended while the flush is under way does not count.
         let before = self.buffer.lock().last();
-        parts.data.flush()?;
-        *flushed = if planted(PlantedBug::FlushCountsForLater) {
+        let not_home = self.homes.first();
+        leader.parts.data.flush()?;
+        let before = if planted(PlantedBug::FlushCountsForLater) {
             self.buffer.lock().last()
         } else {
             before
         };
+        leader.flushed = not_home.map_or(before, |first| before.min(Lsn(first.0 - 1)));
+        leader.not_home = not_home;
         self.counters.flushes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(())
     }
 
     fn publish(&self, leader: &mut Leader, plan: &Plan, evidence: Lsn) {
+        assert!(
+            self.homes.first().is_none_or(|first| evidence < first),
+            "I-HOM-1: records are sealed up to {evidence:?} whose data is not at home"
+        );
         leader.slots.clear();
         let records: u64 = leader.batches.iter().map(|batch| u64::from(batch.count)).sum();
         self.counters.records.fetch_add(records, std::sync::atomic::Ordering::Relaxed);

@@ -21,7 +21,7 @@
 //!   succeeded and every record up to `lsn` was written before a flush of its device that has
 //!   succeeded, or is held by a durable metadata commit.
 //! - I-LOG-4: a record whose batch is not sealed by itself carries the checksum of the data it
-//!   exposes, or exposes none.
+//!   exposes, or exposes none. It may carry the data, too (`home`).
 //! - I-LOG-5: sealed ≤ durable. A record is sealed when a durable batch says that its data was
 //!   durable (`sealed` in the header), or when no record up to it has data to check: replay then
 //!   takes it without reading data, so the data may be overwritten and its blocks reused.
@@ -44,6 +44,7 @@ mod buffer;
 mod commit;
 mod device;
 mod group;
+mod home;
 mod info;
 mod moving;
 mod place;
@@ -59,6 +60,7 @@ pub mod tests;
 #[cfg(any(test, feature = "forge"))]
 pub use batch::seal_batches;
 pub use device::LogDeviceHead;
+pub use home::{HomeOverlay, HomeWrites, LoggedData};
 pub use info::LogInfo;
 pub use place::{LogParts, LogPlace, LogPosition};
 #[cfg(any(test, feature = "forge"))]
@@ -93,6 +95,8 @@ pub struct IntentLog {
     sync_to: AtomicU64,
     seal_to: AtomicU64,
     group: group::Group,
+    /// What records carry and their places do not have yet.
+    homes: Arc<HomeWrites>,
     /// Rank 5a; taken by the leader of the group only, never contended.
     leader: Mutex<commit::Leader, { rank::LOG_LEADER }>,
     /// Rank 6.
@@ -225,6 +229,7 @@ impl IntentLog {
             sync_to: AtomicU64::new(0),
             seal_to: AtomicU64::new(0),
             group: group::Group::new(),
+            homes: Arc::default(),
             leader: Mutex::new(commit::Leader::new(parts, limits.unit)),
             buffer: Mutex::new(buffer::Buffer::new(limits, last)),
             last: AtomicU64::new(last.0),
@@ -245,10 +250,14 @@ impl IntentLog {
     /// never fails.
     ///
     /// Called under the metadata store's mutex, so that the log's order is the order of the
-    /// memtable. Data the record exposes has been written.
+    /// memtable. Data the record exposes has been written, or the record carries it: then reads of
+    /// the device find it once this returns ([`HomeWrites::overlay`]).
     pub fn append(&self, record: &Record) -> Lsn {
         let mut buffer = self.buffer.lock();
         let lsn = buffer.append(record);
+        if let Some(logged) = record.exposes.as_ref().and_then(|it| it.logged.as_ref()) {
+            self.homes.add(lsn, &logged.writes);
+        }
         self.last.store(lsn.0, Ordering::Release);
         lsn
     }
@@ -296,6 +305,18 @@ impl IntentLog {
             None if reached => Ok(SyncOutcome::Durable),
             None => Ok(SyncOutcome::NeedsCommit),
         }
+    }
+
+    /// Has the log go on with data that is not at home since before it was opened.
+    pub(crate) fn with_homes(self, homes: Arc<HomeWrites>) -> Self {
+        Self { homes, ..self }
+    }
+
+    /// Returns whether a record may carry data: not where a sync flushes the data device before the
+    /// log is written, because the log has a device of its own.
+    #[inline]
+    pub(crate) fn carries_data(&self) -> bool {
+        !self.separate.load(Ordering::Relaxed)
     }
 
     /// The last record appended.

@@ -6,8 +6,11 @@
 //! 8  number of rows                                        u32
 //! 12 rows       table u8 | op u8 (0 delete, 1 put) | key length u16 | value length u32 | key | value
 //!    exposure   CRC-32C u32 | number of segments u32 | (device byte u64, length u32) each     (flag 2 only)
+//!    data       the bytes of the segments, one behind the other                               (flag 4, with 2)
 //! ```
 
+use super::home::LoggedData;
+use crate::checksum::crc32c;
 use crate::decode::Reader;
 use crate::row::{RowChange, Table};
 use crate::{Error, Result};
@@ -87,17 +90,22 @@ impl RecordKind {
 
 /// The data that a record newly makes readable, and what it must be.
 ///
-/// The data write has completed, but need not be durable. The bytes are exactly those that become
-/// readable: not the rest of their sectors.
+/// The data write has completed, but need not be durable; or the record carries the data. The bytes
+/// are exactly those that become readable: not the rest of their sectors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exposure {
     /// Byte ranges of the data device: offset, length (not 0).
     pub segments: Vec<(u64, u32)>,
     /// CRC-32C over all of them in this order.
     pub crc: u32,
+    /// The data itself, where it is not written to its place before the record is.
+    pub logged: Option<LoggedData>,
 }
 
 impl Exposure {
+    /// No record carries more data than this, in bytes.
+    pub const LOGGED_BYTES_MAX: u64 = 64 << 10;
+
     /// A larger exposure is written as a barrier instead: reading it all again at replay would cost
     /// more than a flush.
     pub const BYTES_MAX: u64 = 1 << 20;
@@ -105,8 +113,26 @@ impl Exposure {
     pub const SEGMENTS_MAX: usize = 256;
 
     fn fits(&self) -> bool {
-        self.segments.len() <= Self::SEGMENTS_MAX
-            && self.segments.iter().map(|(_, len)| u64::from(*len)).sum::<u64>() <= Self::BYTES_MAX
+        self.segments.len() <= Self::SEGMENTS_MAX && self.len_bytes() <= Self::BYTES_MAX
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.segments.iter().map(|(_, len)| u64::from(*len)).sum()
+    }
+
+    fn logged_bytes(&self) -> &[u8] {
+        self.logged.as_ref().map_or(&[], |logged| &logged.bytes)
+    }
+
+    /// Returns each segment's offset, and the data that the record carries for it.
+    pub(super) fn carried(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let bytes = self.logged_bytes();
+        let all = self.segments.iter().filter(|_| self.logged.is_some());
+        all.scan(0, move |from, (offset, len)| {
+            let part = *from..*from + *len as usize;
+            *from = part.end;
+            Some((*offset, &bytes[part]))
+        })
     }
 }
 
@@ -142,9 +168,9 @@ impl Record {
         let row = |row: &RowChange| {
             ROW_BYTES + row.key.len() + row.value.as_deref().map_or(0, <[u8]>::len)
         };
-        let exposure = self
-            .logged_exposure()
-            .map_or(0, |exposure| EXPOSURE_BYTES + SEGMENT_BYTES * exposure.segments.len());
+        let exposure = self.logged_exposure().map_or(0, |exposure| {
+            EXPOSURE_BYTES + SEGMENT_BYTES * exposure.segments.len() + exposure.logged_bytes().len()
+        });
         RECORD_BYTES + self.rows.iter().map(row).sum::<usize>() + exposure
     }
 
@@ -152,8 +178,10 @@ impl Record {
     pub(super) fn encode(&self, out: &mut [u8]) {
         let mut w = Writer { out, at: 0 };
         let exposure = self.logged_exposure();
+        let carries = exposure.is_some_and(|exposure| exposure.logged.is_some());
         let flags = (u8::from(self.needs_barrier()) * FLAG_BARRIER)
-            | (u8::from(exposure.is_some()) * FLAG_EXPOSES);
+            | (u8::from(exposure.is_some()) * FLAG_EXPOSES)
+            | (u8::from(carries) * FLAG_CARRIES);
         w.u32(w.out.len());
         w.put(&[self.kind as u8, flags, 0, 0]);
         w.u32(self.rows.len());
@@ -173,6 +201,7 @@ impl Record {
                 w.put(&offset.to_le_bytes());
                 w.put(&len.to_le_bytes());
             }
+            w.put(exposure.logged_bytes());
         }
         assert_eq!(w.at, w.out.len(), "a record was encoded to another length than announced");
     }
@@ -187,7 +216,9 @@ impl Record {
         let mut r = Reader::new(payload.take(body)?, "a log record");
         let kind = RecordKind::from_code(r.u8()?)?;
         let flags = r.u8()?;
-        if flags & !(FLAG_BARRIER | FLAG_EXPOSES) != 0 || r.u16()? != 0 {
+        let known = FLAG_BARRIER | FLAG_EXPOSES | FLAG_CARRIES;
+        let carries = flags & FLAG_CARRIES != 0;
+        if flags & !known != 0 || (carries && flags & FLAG_EXPOSES == 0) || r.u16()? != 0 {
             return Err(Error::corrupt(format!("a log record has unknown flags {flags:#x}")));
         }
         let count = r.u32()? as usize;
@@ -195,7 +226,10 @@ impl Record {
             return Err(Error::corrupt(format!("a log record of {len} bytes claims {count} rows")));
         }
         let rows = (0..count).map(|_| decode_row(&mut r)).collect::<Result<Vec<_>>>()?;
-        let exposes = if flags & FLAG_EXPOSES == 0 { None } else { Some(decode_exposure(&mut r)?) };
+        let exposes = match flags & FLAG_EXPOSES {
+            0 => None,
+            _ => Some(decode_exposure(&mut r, carries)?),
+        };
         r.end()?;
         Ok(Self { kind, rows, exposes, barrier: flags & FLAG_BARRIER != 0 })
     }
@@ -207,8 +241,11 @@ const EXPOSURE_BYTES: usize = 8;
 const SEGMENT_BYTES: usize = 12;
 const FLAG_BARRIER: u8 = 1;
 const FLAG_EXPOSES: u8 = 2;
-const _: () =
-    assert!(FLAG_BARRIER & FLAG_EXPOSES == 0, "each flag of a record has a bit of its own");
+const FLAG_CARRIES: u8 = 4;
+const _: () = assert!(
+    FLAG_BARRIER | FLAG_EXPOSES | FLAG_CARRIES == 7,
+    "each flag of a record has a bit of its own"
+);
 
 fn decode_row(r: &mut Reader<'_>) -> Result<RowChange> {
     let table = Table::from_code(r.u8()?)?;
@@ -226,7 +263,7 @@ fn decode_row(r: &mut Reader<'_>) -> Result<RowChange> {
     }
 }
 
-fn decode_exposure(r: &mut Reader<'_>) -> Result<Exposure> {
+fn decode_exposure(r: &mut Reader<'_>, carries: bool) -> Result<Exposure> {
     let crc = r.u32()?;
     let count = r.u32()? as usize;
     if count == 0 || count > Exposure::SEGMENTS_MAX {
@@ -236,7 +273,7 @@ fn decode_exposure(r: &mut Reader<'_>) -> Result<Exposure> {
         )));
     }
     let segments = (0..count).map(|_| Ok((r.u64()?, r.u32()?))).collect::<Result<Vec<_>>>()?;
-    let exposure = Exposure { segments, crc };
+    let mut exposure = Exposure { segments, crc, logged: None };
     if !exposure.fits()
         || exposure
             .segments
@@ -244,6 +281,16 @@ fn decode_exposure(r: &mut Reader<'_>) -> Result<Exposure> {
             .any(|(offset, len)| *len == 0 || offset.checked_add(u64::from(*len)).is_none())
     {
         return Err(Error::corrupt("a log record exposes an impossible range of the data device"));
+    }
+    if carries {
+        let len = exposure.len_bytes();
+        let bytes = r.take(len.min(Exposure::LOGGED_BYTES_MAX + 1) as usize)?.to_vec();
+        if bytes.len() as u64 > Exposure::LOGGED_BYTES_MAX || crc32c(&bytes) != crc {
+            return Err(Error::corrupt(format!(
+                "a log record carries {len} bytes of data that are not what it exposes"
+            )));
+        }
+        exposure.logged = Some(LoggedData { bytes, writes: Vec::new() });
     }
     Ok(exposure)
 }

@@ -38,6 +38,9 @@ pub struct ReplayReport {
     /// Bytes of the data device, offset and length, that decided whether a record counts. As long
     /// as this log may be replayed again, they must stay.
     pub checked: Vec<(u64, u32)>,
+    /// What records carry that the data device may not have: offset in bytes, and the bytes, to be
+    /// written there in this order before the volume is. What is among `checked`, too.
+    pub homes: Vec<(u64, Vec<u8>)>,
     /// The position of the next incarnation; open the log there once a durable metadata commit
     /// holds it.
     pub next: LogPosition,
@@ -45,6 +48,16 @@ pub struct ReplayReport {
     pub healed: u64,
     /// What the log goes on behind where there can be no such commit.
     pub kept: Kept,
+}
+
+impl ReplayReport {
+    /// Takes note of what a record exposes that is not sealed.
+    fn note(&mut self, exposure: &Exposure) {
+        self.checked.extend(&exposure.segments);
+        if !planted(PlantedBug::HomeNotReplayed) {
+            self.homes.extend(exposure.carried().map(|(at, bytes)| (at, bytes.to_vec())));
+        }
+    }
 }
 
 /// A log as replay found it.
@@ -89,6 +102,7 @@ pub fn replay(
         end: chain.end.clone(),
         damaged: chain.damaged.clone(),
         checked: Vec::new(),
+        homes: Vec::new(),
         next: LogPosition {
             incarnation: position.incarnation + u64::from(!planted(PlantedBug::SameIncarnation)),
             ..LogPosition::START
@@ -393,7 +407,7 @@ fn visit_batch(
         }
         if (lsn > sealed || planted(PlantedBug::SealNotBelieved))
             && !planted(PlantedBug::ExposureNotChecked)
-            && let Some(exposure) = &record.exposes
+            && let Some(exposure) = record.exposes.as_ref().filter(|it| it.logged.is_none())
             && !has_arrived(data, exposure).unwrap_or(false)
         {
             let arrived = has_arrived_after_all(data, exposure);
@@ -407,7 +421,7 @@ fn visit_batch(
             }
         }
         if let Some(exposure) = record.exposes.as_ref().filter(|_| lsn > sealed) {
-            report.checked.extend(&exposure.segments);
+            report.note(exposure);
         }
         deliver(lsn, record, report, visitor)?;
     }

@@ -28,6 +28,7 @@ mod extents;
 #[cfg(any(test, feature = "forge"))]
 mod forged;
 mod guard;
+mod homes;
 mod memtable;
 mod merge;
 mod misordered;

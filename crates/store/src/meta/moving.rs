@@ -57,9 +57,8 @@ impl MetaStore {
         let position = log.next_life(lsn);
         self.region.note_sealed(log.sealed_lsn());
         let committed = self
-            .device
-            .flush()
-            .map_err(Error::from)
+            .write_homes()
+            .and_then(|()| self.device.flush().map_err(Error::from))
             .and_then(|()| self.write_frozen(&frozen, &position));
         if let Some(refusal) = self.take_back_refused(&committed) {
             return Err(refusal);

@@ -22,7 +22,8 @@ use crate::allocator::Allocator;
 use crate::extent::Run;
 use crate::images::{CheckpointSet, Others, PriorRows};
 use crate::log::{
-    IntentLog, LogInfo, LogParts, LogPosition, Record, RecordKind, ReplayReport, SyncOutcome,
+    HomeWrites, IntentLog, LogInfo, LogParts, LogPosition, Record, RecordKind, ReplayReport,
+    SyncOutcome,
 };
 use crate::pack::EXTENTS_OF_PACK;
 use crate::planted::{PlantedBug, planted};
@@ -75,6 +76,8 @@ pub struct MetaStore {
     db: Mutex<Option<Tree>>,
     pub(super) region: Arc<Region>,
     pub(super) device: Arc<dyn BlockDevice>,
+    /// What records carry and their places on the device do not have yet.
+    pub(super) homes: Arc<HomeWrites>,
     /// Unset on a read-only mount, and until recovery is through.
     pub(super) log: OnceLock<IntentLog>,
     /// Rank 5: taken after every inode lock, before the log's buffer.
@@ -109,6 +112,7 @@ impl MetaStore {
             db: Mutex::new(Some(db)),
             region,
             device,
+            homes: Arc::default(),
             log: OnceLock::new(),
             state: RwLock::new(State::new(snapshot)),
             space: OnceLock::new(),
@@ -128,12 +132,18 @@ impl MetaStore {
     /// data that it exposes (I-REC-1): the tree may grow into what it freed. Where it has no room
     /// to grow, the log goes on behind what was replayed.
     pub fn start(&self, parts: LogParts, replayed: &ReplayReport) -> Result<()> {
+        if self.homes.bytes() > 0 {
+            // Before the tree grows into what later records freed.
+            self.write_homes()?;
+            self.device.flush()?;
+        }
         let (frozen, _) = self.freeze();
         let done = self.write_frozen(&frozen, &replayed.next);
         let log = match self.take_back_refused(&done) {
             Some(_) => IntentLog::resume(parts, &replayed.kept)?,
             None => done.and_then(|()| IntentLog::open(parts, replayed.next))?,
         };
+        let log = log.with_homes(Arc::clone(&self.homes));
         assert!(self.log.set(log).is_ok(), "the log is opened once");
         Ok(())
     }
@@ -357,26 +367,7 @@ impl MetaStore {
         }
     }
 
-    /// Makes sure that recovery accepts every record up to `lsn` without looking at the data it
-    /// exposes.
-    pub fn seal(&self, lsn: Lsn) -> Result<()> {
-        self.check()?;
-        match self.log.get().map(|log| log.seal(lsn)).transpose()? {
-            None | Some(SyncOutcome::Durable) => Ok(()),
-            Some(SyncOutcome::NeedsCommit) => self.metadata_commit(),
-        }
-    }
-
-    /// Makes it safe to overwrite, in place, bytes that record `lsn` exposed.
-    pub fn permit_overwrite(&self, lsn: Lsn) -> Result<()> {
-        self.check()?;
-        match self.log().permit_overwrite(lsn)? {
-            SyncOutcome::Durable => Ok(()),
-            SyncOutcome::NeedsCommit => self.metadata_commit(),
-        }
-    }
-
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         self.failed().map_or(Ok(()), Err)
     }
 
@@ -456,6 +447,8 @@ impl MetaStore {
     fn metadata_commit_locked(&self) -> Result<()> {
         let log = self.log();
         let (frozen, lsn) = self.freeze();
+        // The log's tail moves behind what carries it.
+        self.write_homes()?;
         let outcome = if self.is_cramped() { log.seal(lsn)? } else { log.sync(lsn)? };
         self.region.note_sealed(log.sealed_lsn());
         if outcome == SyncOutcome::NeedsCommit {

@@ -9,6 +9,7 @@ use bedplate_block::{
 
 use super::driver::{Bug, DATA_BYTES, Driver, History, LOG_BYTES, Setup, parts};
 use super::*;
+use crate::planted::{PlantedBug, plant};
 
 type Judgement = std::result::Result<(), String>;
 
@@ -157,5 +158,21 @@ fn the_judge_finds_every_planted_bug() {
     ] {
         let found = search(setup, geometries()[0], 0..40);
         assert!(found.is_some(), "{setup:?} went unnoticed");
+    }
+}
+
+/// So is it with data that only the log has.
+#[test]
+fn i_hom_1_the_judge_finds_every_mistake_with_data_in_the_log() {
+    for bug in [
+        PlantedBug::SealedBeforeHome,
+        PlantedBug::HomeOverNewer,
+        PlantedBug::HomeNotWritten,
+        PlantedBug::HomeNotReplayed,
+    ] {
+        plant(Some(bug));
+        let found = search(Setup { separate: false, bug: Bug::None }, geometries()[0], 0..40);
+        plant(None);
+        assert!(found.is_some(), "{bug:?} went unnoticed");
     }
 }

@@ -16,7 +16,7 @@ use bedplate_block::{AlignedBuf, BlockDevice, SimulatedDevice};
 use super::tap::{Moments, Tap};
 use super::*;
 use crate::checksum::Crc32c;
-use crate::log::SyncOutcome;
+use crate::log::{HomeWrites, LoggedData, SyncOutcome};
 
 pub(super) const RING: u64 = 48 << 10;
 const SLOT: u64 = 2048;
@@ -182,6 +182,10 @@ impl Driver {
         }
         next.applied = last;
         let opened = IntentLog::open(parts.clone(), next).unwrap();
+        if last > Lsn(0) {
+            // As a mount does, before its first commit.
+            write_homes(&parts, &collect(&parts, old).unwrap().0);
+        }
         let mut driver =
             Self { setup, parts, log: opened, moments, history, slots, commits, dice: Dice(seed) };
         driver.parts.data.flush().unwrap();
@@ -249,15 +253,21 @@ impl Driver {
         self.append(record(id, bytes), Effect::Nothing);
     }
 
-    /// Writes a new version of a slot.
-    fn write(&mut self, slot: usize) -> Version {
+    /// Makes a new version of a slot.
+    fn version(&mut self) -> Version {
         let id = self.history.contents.len();
         self.history.contents.push(content(id));
-        self.parts
-            .data
-            .write_at(&AlignedBuf::from_slice(&self.history.contents[id]), slot_offset(slot))
-            .unwrap();
         Version { id, moment: Some(self.now()) }
+    }
+
+    /// Writes a new version of a slot.
+    fn write(&mut self, slot: usize) -> Version {
+        let version = self.version();
+        let bytes = AlignedBuf::from_slice(&self.history.contents[version.id]);
+        let at = slot_offset(slot);
+        self.log.homes.settle(&(at..at + SLOT), &*self.parts.data).unwrap();
+        self.parts.data.write_at(&bytes, at).unwrap();
+        Version { moment: Some(self.now()), ..version }
     }
 
     fn free_slots(&self) -> Vec<usize> {
@@ -282,12 +292,18 @@ impl Driver {
         }
         let lsn = Lsn(self.log.last_lsn().0 + 1);
         let (mut crc, mut segments, mut tenures) = (Crc32c::new(), Vec::new(), Vec::new());
+        let mut logged = (!self.setup.separate && self.dice.one_in(2)).then(LoggedData::default);
         for _ in 0..count {
             let free = self.free_slots();
             let slot = free[self.dice.below(free.len() as u64) as usize];
             let exposed = 1 + self.dice.below(SLOT) as usize;
-            let version = self.write(slot);
-            crc.update(&self.history.contents[version.id][..exposed]);
+            let version = if logged.is_some() { self.version() } else { self.write(slot) };
+            let content = &self.history.contents[version.id];
+            crc.update(&content[..exposed]);
+            if let Some(logged) = &mut logged {
+                logged.bytes.extend_from_slice(&content[..exposed]);
+                logged.writes.push((slot_offset(slot), content.to_vec()));
+            }
             segments.push((slot_offset(slot), exposed as u32));
             tenures.push(self.history.tenures.len());
             self.slots[slot].tenure = Some(self.history.tenures.len());
@@ -301,10 +317,10 @@ impl Driver {
         }
         let mut made = record(lsn.0, 30);
         if self.setup.bug != Bug::ExposeWithoutChecksum {
-            made = if self.dice.one_in(4) {
+            made = if logged.is_none() && self.dice.one_in(4) {
                 made.after_barrier()
             } else {
-                made.exposing(Exposure { segments, crc: crc.finish() })
+                made.exposing(Exposure { segments, crc: crc.finish(), logged })
             };
         }
         self.append(made, Effect::Expose(tenures));
@@ -339,6 +355,7 @@ impl Driver {
     fn commit(&mut self) {
         let since = self.now();
         let lsn = self.log.last_lsn();
+        self.log.homes.write(&*self.parts.data).unwrap();
         let through_the_log =
             self.dice.one_in(2) && self.log.sync(lsn).unwrap() == SyncOutcome::Durable;
         if !through_the_log {
@@ -373,6 +390,12 @@ impl Driver {
         self.parts.data.write_at(&buf, self.commits % 2 * 4096).unwrap();
         self.parts.data.flush().unwrap();
     }
+}
+
+/// Has the data device have what a replay found in the log.
+fn write_homes(parts: &LogParts, report: &ReplayReport) {
+    HomeWrites::of(report).write(&*parts.data).unwrap();
+    parts.data.flush().unwrap();
 }
 
 impl History {
@@ -418,9 +441,10 @@ impl History {
         let (_, position) = last_commit(&parts.data);
         let (report, replayed) =
             collect(parts, position).map_err(|error| format!("replay failed: {error}"))?;
-        if let Some(damaged) = report.damaged {
+        if let Some(damaged) = &report.damaged {
             return Err(format!("a power cut was taken for damage: {damaged}"));
         }
+        write_homes(parts, &report);
         for (index, (lsn, found)) in replayed.iter().enumerate() {
             let expected = self
                 .records

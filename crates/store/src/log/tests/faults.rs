@@ -206,7 +206,11 @@ fn an_error_of_the_visitor_ends_the_replay() {
 fn an_exposure_past_the_end_of_the_device_ends_the_log() {
     let parts = memory_parts(RING);
     let log = open(&parts);
-    log.append(&record(1, 10).exposing(Exposure { segments: vec![(u64::MAX - 100, 50)], crc: 0 }));
+    log.append(&record(1, 10).exposing(Exposure {
+        segments: vec![(u64::MAX - 100, 50)],
+        crc: 0,
+        logged: None,
+    }));
     assert_eq!(log.sync(Lsn(1)).unwrap(), SyncOutcome::Durable);
     assert_eq!(collect(&parts, LogPosition::START).unwrap().0.last, Lsn(0));
 }

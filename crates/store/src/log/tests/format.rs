@@ -22,8 +22,11 @@ fn any_row() -> impl Strategy<Value = RowChange> {
 }
 
 fn any_exposure() -> impl Strategy<Value = Exposure> {
-    (vec((0..1_u64 << 40, 1..2000_u32), 1..20), any::<u32>())
-        .prop_map(|(segments, crc)| Exposure { segments, crc })
+    (vec((0..1_u64 << 40, 1..2000_u32), 1..20), any::<u32>()).prop_map(|(segments, crc)| Exposure {
+        segments,
+        crc,
+        logged: None,
+    })
 }
 
 fn any_record() -> impl Strategy<Value = Record> {
@@ -150,9 +153,12 @@ fn a_batch_is_taken_only_where_it_was_written_and_by_its_own_volume() {
 #[test]
 fn a_large_exposure_becomes_a_barrier() {
     let segments = vec![(0, 1 << 20), (1 << 20, 1)];
-    let large = record(1, 1).exposing(Exposure { segments, crc: 0 });
-    let many = record(1, 1)
-        .exposing(Exposure { segments: vec![(0, 1); Exposure::SEGMENTS_MAX + 1], crc: 0 });
+    let large = record(1, 1).exposing(Exposure { segments, crc: 0, logged: None });
+    let many = record(1, 1).exposing(Exposure {
+        segments: vec![(0, 1); Exposure::SEGMENTS_MAX + 1],
+        crc: 0,
+        logged: None,
+    });
     for record in [large, many] {
         let decoded = Record::decode(&mut Reader::new(&encoded(&record), "a record")).unwrap();
         assert!(decoded.barrier && decoded.exposes.is_none());

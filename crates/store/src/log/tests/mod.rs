@@ -50,7 +50,7 @@ fn open(parts: &LogParts) -> IntentLog {
 impl Exposure {
     /// The exposure of one contiguous range that holds `bytes`.
     fn of(offset: u64, bytes: &[u8]) -> Self {
-        Self { segments: vec![(offset, bytes.len() as u32)], crc: crc32c(bytes) }
+        Self { segments: vec![(offset, bytes.len() as u32)], crc: crc32c(bytes), logged: None }
     }
 }
 

@@ -1,0 +1,246 @@
+//! Small durable appends, of which the log has the data.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bedplate_block::{
+    AlignedBuf, BlockDevice, CrashChoice, DeviceCall, Hook, HookedDevice, SimulatedDevice,
+    SimulatedOptions, Snapshot,
+};
+use bedplate_fs::{CheckpointOptions, File, FileSystem, IoMode, MountOptions, OpenOptions};
+
+use crate::common::assert_sound;
+use crate::support::{Random, device, format, mount_as, options};
+
+/// A file with a model of it, on a device that forgets.
+struct Bed {
+    device: Arc<SimulatedDevice>,
+    fs: FileSystem,
+    file: File,
+    model: Vec<u8>,
+    random: Random,
+}
+
+impl Bed {
+    fn new(seed: u64, block: u32, mode: IoMode) -> Self {
+        let mut base = Snapshot::empty(40 << 20);
+        let stale = vec![0xdb; 1 << 20];
+        (0..40).for_each(|mib| base.write(&stale, mib << 20));
+        let options = SimulatedOptions { seed, ..SimulatedOptions::default() };
+        let device = SimulatedDevice::over(&base, &options);
+        let shared: Arc<dyn BlockDevice> = device.clone();
+        format(&shared, block);
+        let fs = mount_as(&shared, mode);
+        let file = fs.open("/log", &OpenOptions::create()).unwrap();
+        file.sync_all().unwrap();
+        Self { device, fs, file, model: Vec::new(), random: Random::new(seed) }
+    }
+
+    fn write(&mut self, at: usize, len: usize) {
+        let mut bytes = AlignedBuf::zeroed(len);
+        self.random.fill(&mut bytes);
+        self.file.write_at(&bytes, at as u64).unwrap();
+        self.model.resize(self.model.len().max(at + len), 0);
+        self.model[at..at + len].copy_from_slice(&bytes);
+    }
+
+    /// Appends, and returns how many writes of the device that was with the sync.
+    fn append(&mut self, len: usize) -> usize {
+        let before = self.device.counters().writes;
+        self.write(self.model.len(), len);
+        self.file.sync_data().unwrap();
+        (self.device.counters().writes - before) as usize
+    }
+
+    fn holds(&self, file: &File, context: &str) {
+        let mut seen = vec![0; self.model.len() + 1];
+        let len = file.read_at(&mut seen, 0).unwrap();
+        assert_eq!(len, self.model.len(), "{context}");
+        assert!(seen[..len] == self.model[..], "{context}");
+    }
+
+    /// What a power cut leaves now, of which nothing reached the device but what was flushed.
+    fn cut(&self, choice: &CrashChoice) -> Arc<dyn BlockDevice> {
+        self.device.crash_image(self.device.operation_count(), choice)
+    }
+
+    /// A mount after a power cut, read-only and then for writing, has all of it.
+    fn survives(&self, context: &str) {
+        for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll] {
+            let image = self.cut(&choice);
+            let read_only = MountOptions { read_only: true, ..options(IoMode::Concurrent) };
+            let fs = FileSystem::mount(Arc::clone(&image), None, read_only).unwrap();
+            let file = fs.open("/log", &OpenOptions::read_only()).unwrap();
+            self.holds(&file, &format!("read-only, {context}"));
+            drop(file);
+            fs.unmount().unwrap();
+            let fs = mount_as(&image, IoMode::Concurrent);
+            let file = fs.open("/log", &OpenOptions::read_only()).unwrap();
+            self.holds(&file, context);
+            drop(file);
+            fs.unmount().unwrap();
+            assert_sound(&image);
+        }
+    }
+}
+
+/// S-596: one write of the device for each, and a power cut takes none.
+#[test]
+fn s_596_a_small_durable_append_is_one_write_of_the_device() {
+    for (seed, block, len) in [(1, 4096, 512), (2, 4096, 4096), (3, 512, 1024), (4, 16_384, 2048)] {
+        let mut bed = Bed::new(seed, block, IoMode::Concurrent);
+        bed.append(len);
+        let writes: usize = (0..20).map(|_| bed.append(len)).sum();
+        // A record that takes another block, or an extent that is written anew, is no exception.
+        assert_eq!(writes, 20, "S-596: {len} bytes in blocks of {block}");
+        bed.holds(&bed.file, "S-596: what the log has is read");
+        bed.survives("S-596: after a power cut");
+    }
+}
+
+/// S-596: pieces of any length, overwrites among them and close to the end, and what needs the
+/// bytes where they belong: each leaves the file as it was written.
+#[test]
+fn s_596_what_the_log_has_is_seen_by_everything_that_reads_or_changes_the_file() {
+    for seed in 0..12 {
+        let mode = IoMode::ALL[seed as usize % IoMode::ALL.len()];
+        let mut bed = Bed::new(seed, [4096, 512][seed as usize % 2], mode);
+        for step in 0..120 {
+            let context = format!("seed {seed}, step {step}, {mode}");
+            let len = bed.model.len();
+            match bed.random.below(12) {
+                0..5 => _ = bed.append(512 * (1 + seed as usize % 4)),
+                5 => _ = bed.append(1 + step * 7 % 700),
+                6 if len > 600 => {
+                    // Near the end, in part of a sector, and not durable before the next sync.
+                    let at = len - 1 - bed.random.below(600) as usize;
+                    bed.write(at, (len - at).min(100));
+                }
+                7 if len > 4096 => {
+                    let at = bed.random.below(len as u64 - 2048) as usize / 512 * 512;
+                    bed.write(at, 1024);
+                }
+                8 if len > 0 => {
+                    let size = bed.random.below(len as u64);
+                    bed.file.set_size(size).unwrap();
+                    bed.model.truncate(size as usize);
+                }
+                9 => {
+                    let name = format!("/copy{step}");
+                    let to = bed.fs.open(&name, &OpenOptions::create()).unwrap();
+                    let all = len as u64;
+                    bed.file.copy_range(0, &to, 0, all).unwrap();
+                    bed.holds(&to, &context);
+                    drop(to);
+                    bed.fs.remove(&name).unwrap();
+                }
+                10 => {
+                    let name = format!("c{step}");
+                    bed.fs.create_checkpoint(name, &CheckpointOptions::default()).unwrap();
+                }
+                _ => bed.file.sync_all().unwrap(),
+            }
+            bed.holds(&bed.file, &context);
+            if step % 20 == 19 {
+                bed.file.sync_all().unwrap();
+                bed.survives(&context);
+            }
+        }
+    }
+}
+
+/// Refuses writes of the device that bring much at once, as those that take data out of the log.
+#[derive(Debug, Default)]
+struct Gate(AtomicBool);
+
+impl Hook for Gate {
+    fn call(
+        &self,
+        call: DeviceCall<'_>,
+        pass: &mut dyn FnMut() -> bedplate_block::Result<()>,
+    ) -> bedplate_block::Result<()> {
+        let is_large = matches!(call, DeviceCall::Write { bytes, .. } if bytes.len() >= 64 << 10);
+        if is_large && self.0.load(Ordering::SeqCst) {
+            return Err(bedplate_block::Error {
+                kind: bedplate_block::ErrorKind::Io,
+                operation: call.operation(),
+                device: "gate".to_owned(),
+                offset: None,
+                detail: "told to refuse large writes".to_owned(),
+                errno: None,
+            });
+        }
+        pass()
+    }
+}
+
+/// So many appends of a block are more than is to wait.
+const COUNT: u64 = 70;
+
+/// S-597: what cannot be written where it belongs stays in the log, with all that was synced.
+#[test]
+fn s_597_what_cannot_leave_the_log_is_there_after_a_mount() {
+    for lasts in [false, true] {
+        let inner = device(64 << 20, 512);
+        format(&inner, 4096);
+        let gate = HookedDevice::new(Arc::clone(&inner), Gate::default());
+        let hook = &gate;
+        let fs =
+            FileSystem::mount(Arc::clone(&gate) as _, None, options(IoMode::Concurrent)).unwrap();
+        let file = fs.open("/log", &OpenOptions::create()).unwrap();
+        file.sync_all().unwrap();
+        hook.0.store(true, Ordering::SeqCst);
+        for at in 0..COUNT {
+            let bytes = AlignedBuf::from_slice(&[at as u8; 4096]);
+            file.write_at(&bytes, at * 4096).unwrap();
+            file.sync_data().unwrap();
+        }
+        let holds = |file: &File| {
+            let mut seen = AlignedBuf::zeroed(4096);
+            for at in 0..COUNT {
+                assert_eq!(file.read_at(&mut seen, at * 4096).unwrap(), 4096, "S-597: {at}");
+                assert!(seen.iter().all(|byte| *byte == at as u8), "S-597: {at}");
+            }
+        };
+        holds(&file);
+        drop(file);
+        hook.0.store(lasts, Ordering::SeqCst);
+        let ended = fs.unmount();
+        assert_eq!(ended.is_err(), lasts, "S-597: {ended:?}");
+        let fs = mount_as(&inner, IoMode::Concurrent);
+        holds(&fs.open("/log", &OpenOptions::read_only()).unwrap());
+        fs.unmount().unwrap();
+        assert_sound(&inner);
+    }
+}
+
+/// S-596: a log that moves while appends go on loses nothing that only it had.
+#[test]
+fn s_596_a_log_moves_beside_appends_whose_data_it_has() {
+    for seed in 0..4 {
+        let mut bed = Bed::new(seed, 4096, IoMode::Concurrent);
+        let fs = &bed.fs;
+        let (file, ended) = (&bed.file, AtomicBool::new(false));
+        let appended = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut appended = Vec::new();
+                while !ended.load(Ordering::SeqCst) || appended.len() < 20 {
+                    let byte = appended.len() as u8;
+                    let at = appended.len() as u64 * 512;
+                    file.write_at(&AlignedBuf::from_slice(&[byte; 512]), at).unwrap();
+                    file.sync_data().unwrap();
+                    appended.push(byte);
+                }
+                appended
+            });
+            for mib in [2, 1, 3, 2, 1, 2] {
+                fs.resize_log(mib << 20, false).unwrap();
+            }
+            ended.store(true, Ordering::SeqCst);
+            writer.join().unwrap()
+        });
+        bed.model = appended.iter().flat_map(|byte| [*byte; 512]).collect();
+        bed.holds(&bed.file, "S-596: while it is mounted");
+        bed.survives("S-596: a log that moved");
+    }
+}
