@@ -116,7 +116,8 @@ impl Wire {
         let Some((inner, inode)) = inner.zip(inode) else {
             return Err(Error::new(ErrorKind::Closed, "the file is closed"));
         };
-        Ok(Transfer { client: Client(inner), inode, stability: Stability::Unstable })
+        let user = inode.writer();
+        Ok(Transfer { client: Client(inner, user), inode, stability: Stability::Unstable })
     }
 }
 

@@ -54,11 +54,13 @@ pub struct Error {
     pub kind: ErrorKind,
     /// One sentence: what was wrong, where, what to do.
     pub message: String,
+    /// What the server answered, where it was the server that refused.
+    pub status: Option<Status>,
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), status: None }
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {
@@ -73,7 +75,7 @@ impl Error {
     /// Makes the error of a status; `doing` completes "cannot …".
     pub(crate) fn status(doing: &str, status: Status) -> Self {
         let (kind, words) = words_of(status);
-        Self::new(kind, format!("cannot {doing}: {words}"))
+        Self { status: Some(status), ..Self::new(kind, format!("cannot {doing}: {words}")) }
     }
 }
 

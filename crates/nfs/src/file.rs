@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cached::Pages;
 use crate::client::{Client, Found};
 use crate::handle::Handle;
-use crate::inode::{Mode, Turn};
+use crate::inode::{Inode, Mode, Turn};
 use crate::link::{Answer, Bytes, promise};
 use crate::transfer::{End, Transfer};
 use crate::url::Stability;
@@ -102,7 +102,19 @@ impl Client {
         if self.access(&found.handle, wanted)? != wanted {
             return Err(Error::status("open a file", Status::Access));
         }
-        let inode = self.inode(&found.handle);
+        self.open_granted(&found.handle, options)
+    }
+
+    /// Opens a file without a question whether this user may: the caller has asked, or has just made
+    /// it. The server judges each call in any case.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_granted(&self, handle: &Handle, options: &OpenOptions) -> Result<File> {
+        let inode = self.inode(handle);
+        if options.write {
+            inode.written_by(&self.1);
+        }
         let owner = inode.open(options.mode);
         let stability = options.stability.unwrap_or(self.stability());
         let transfer = Transfer { client: self.clone(), inode, stability };
@@ -114,6 +126,57 @@ impl Client {
         }
         Ok(file)
     }
+}
+
+impl Client {
+    /// Returns the attributes of a file as the opens of this client see it: with what they wrote
+    /// that the server has not got yet, or may have lost.
+    #[must_use]
+    pub fn present(&self, handle: &Handle, mut attr: Attr) -> Attr {
+        if let Some(inode) = self.known_inode(handle) {
+            let pages = inode.pages.lock().clone();
+            let kept_end = inode.kept.lock().end();
+            attr.size = pages.map_or(attr.size.max(kept_end), |pages| pages.size());
+        }
+        attr
+    }
+
+    /// Makes a file longer or shorter, also for its opens in this client.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn set_size(&self, handle: &Handle, size: u64) -> Result<()> {
+        cut(self, &self.inode(handle), size)
+    }
+
+    /// Writes to the server what pages of a file hold, so that times that are set then stay.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn write_back(&self, handle: &Handle) -> Result<()> {
+        let pages = self.known_inode(handle).and_then(|inode| inode.pages.lock().clone());
+        pages.map_or(Ok(()), |pages| pages.flush())
+    }
+}
+
+/// Moves the end of a file.
+fn cut(client: &Client, inode: &Inode, size: u64) -> Result<()> {
+    check_range(0, size)?;
+    let _order = inode.order(true, true);
+    let pages = inode.pages.lock().clone();
+    let change = pages.as_ref().map(|pages| pages.begin_cut(size));
+    // A write in flight would make it longer again.
+    let _alone = inode.gate.wait(true);
+    let changes = Changes { size: Some(size), ..Changes::default() };
+    let done = client.set_attributes(&inode.handle, &changes);
+    if done.is_ok() {
+        inode.kept.lock().forget(size, u64::MAX - size);
+        if let Some(pages) = &pages {
+            pages.end_cut(size);
+        }
+    }
+    drop(change);
+    done
 }
 
 impl File {
@@ -185,29 +248,7 @@ impl File {
     /// # Errors
     /// The server's.
     pub fn set_size(&self, size: u64) -> Result<()> {
-        let inode = &self.transfer.inode;
-        check_range(0, size)?;
-        let _order = inode.order(true, true);
-        let pages = inode.pages.lock().clone();
-        let change = pages.as_ref().map(|pages| pages.begin_cut(size));
-        // A write in flight would make it longer again.
-        let _alone = inode.gate.wait(true);
-        let changes = Changes { size: Some(size), ..Changes::default() };
-        let done = self.transfer.client.set_attributes(self.handle(), &changes);
-        match (done, &pages) {
-            (Ok(()), pages) => {
-                inode.kept.lock().forget(size, u64::MAX - size);
-                if let Some(pages) = pages {
-                    pages.end_cut(size);
-                }
-                drop(change);
-                Ok(())
-            }
-            (Err(error), _) => {
-                drop(change);
-                Err(error)
-            }
-        }
+        cut(&self.transfer.client, &self.transfer.inode, size)
     }
 
     /// Fills `buf` from `offset`, as far as the file goes; returns how much that was.
@@ -260,12 +301,20 @@ impl File {
     /// # Errors
     /// The server's; a part may be written then.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        check_range(buf.len(), offset)?;
+        self.write_shared(&Bytes::from(buf), offset)
+    }
+
+    /// As [`write_at`](Self::write_at), of bytes that need not be copied.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    pub fn write_shared(&self, bytes: &Arc<[u8]>, offset: u64) -> Result<()> {
+        check_range(bytes.len(), offset)?;
         let turn = self.turn(true, true).expect("it was waited for");
         if let Some(pages) = &turn.pages {
-            return pages.write(buf, offset);
+            return pages.write(bytes, offset);
         }
-        self.transfer.write(&Bytes::from(buf), offset, &turn)?;
+        self.transfer.write(bytes, offset, &turn)?;
         // A commit that writes again has to be alone.
         drop(turn);
         self.transfer.bound()

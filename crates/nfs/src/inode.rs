@@ -26,6 +26,7 @@ use crate::handle::Handle;
 use crate::link::Bytes;
 use crate::records::Records;
 use crate::wire::attr::Attr;
+use crate::wire::rpc::User;
 use crate::{Error, Result};
 
 /// How an open file moves its data.
@@ -231,6 +232,20 @@ impl Kept {
         lost.map(|(at, piece)| (*at, piece.clone())).collect()
     }
 
+    /// Returns what lies in a range, with its place.
+    pub fn over(&self, range: Range<u64>) -> Vec<(u64, Piece)> {
+        let before = self.pieces.range(..range.start).next_back();
+        let reaches = |(at, piece): &(&u64, &Piece)| **at + piece.part.len() as u64 > range.start;
+        let inside = self.pieces.range(range.clone());
+        let all = before.filter(reaches).into_iter().chain(inside);
+        all.map(|(at, piece)| (*at, piece.clone())).collect()
+    }
+
+    /// Returns up to where the file reaches at least; 0 where nothing is kept.
+    pub fn end(&self) -> u64 {
+        self.pieces.last_key_value().map_or(0, |(at, piece)| at + piece.part.len() as u64)
+    }
+
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -278,6 +293,8 @@ pub struct Inode {
     opens: Mutex<[usize; Mode::ALL.len()]>,
     /// Numbers of opens.
     owners: AtomicU64,
+    /// As which user is written what no open writes itself: the last that opened it to write.
+    writer: Mutex<Arc<User>>,
 }
 
 /// The right to an access, held as long as any call of it is in flight.
@@ -290,7 +307,7 @@ pub struct Turn {
 }
 
 impl Inode {
-    pub fn new(handle: Handle) -> Self {
+    pub fn new(handle: Handle, user: &Arc<User>) -> Self {
         Self {
             handle,
             lock: Arc::default(),
@@ -301,7 +318,18 @@ impl Inode {
             failure: Mutex::default(),
             opens: Mutex::default(),
             owners: AtomicU64::new(0),
+            writer: Mutex::new(Arc::clone(user)),
         }
+    }
+
+    /// Notes a user that may write.
+    pub fn written_by(&self, user: &Arc<User>) {
+        *self.writer.lock() = Arc::clone(user);
+    }
+
+    /// Returns as which user is written what no open writes itself.
+    pub fn writer(&self) -> Arc<User> {
+        Arc::clone(&self.writer.lock())
     }
 
     /// Notes an open; returns a number of its own.
@@ -405,13 +433,19 @@ mod tests {
         assert_eq!(all.lost(1).len(), 1);
         assert!(all.settle(2, mark), "what came after the mark is not asked for");
         assert_eq!(kept(&all), [(18, b"dddd".to_vec())]);
+        assert_eq!(
+            (all.over(0..19).len(), all.over(21..30).len(), all.over(22..30).len()),
+            (1, 1, 0)
+        );
+        assert_eq!((all.over(0..18).len(), all.end()), (0, 22));
         all.forget(0, u64::MAX);
-        assert!(all.is_empty() && all.bytes() == 0);
+        assert!(all.is_empty() && all.bytes() == 0 && all.end() == 0);
     }
 
     #[test]
     fn s_575_a_file_is_served_as_the_strictest_of_its_opens_asks() {
-        let inode = Inode::new(Handle::forged(b"x"));
+        let user = Arc::new(User { uid: 1, gid: 1, groups: Vec::new() });
+        let inode = Inode::new(Handle::forged(b"x"), &user);
         inode.open(Mode::Concurrent);
         let beside = [inode.order(true, false).unwrap(), inode.order(true, false).unwrap()];
         assert!(beside.iter().all(Option::is_none), "no lock in concurrent mode");

@@ -36,7 +36,7 @@ mod transfer;
 mod url;
 pub mod wire;
 
-pub use client::{Client, Entry, Found, Room};
+pub use client::{Client, Entry, Found, Part, Room};
 pub use error::{Error, ErrorKind, Result};
 pub use file::{File, OpenOptions};
 pub use handle::Handle;
@@ -45,3 +45,4 @@ pub use link::Answer;
 pub use queue::{Completion, Queue};
 pub use url::{Patience, ReleaseBehind, Stability, Url, is_nfs_url};
 pub use wire::attr::{Attr, Changes, Kind, SetTime};
+pub use wire::status::Status;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::client::{Client, Later, read_status, unreadable};
-use crate::inode::{Inode, Turn};
+use crate::inode::{Inode, Piece, Turn};
 use crate::link::{Answer, Bytes, Failed, Reply, Submission, promise};
 use crate::url::Stability;
 use crate::wire::attr;
@@ -60,6 +60,8 @@ impl Transfer {
     /// Fills `buf` from `offset`, as far as the file goes; returns how much that was.
     pub fn read(&self, buf: &mut [u8], offset: u64, turn: &Turn) -> Result<usize> {
         let step = self.client.0.limits.read_bytes as usize;
+        // Before the server is asked, so that what is durable meanwhile is in its answer.
+        let kept = Overlay::of(&self.inode, offset, buf.len());
         let begun: Vec<Answer<End<Part>>> = (0..buf.len().div_ceil(step))
             .map(|at| {
                 let len = step.min(buf.len() - at * step);
@@ -77,7 +79,7 @@ impl Transfer {
                 is_whole = got == part.len();
             }
         }
-        Ok(done)
+        Ok(kept.lay(buf, offset, done))
     }
 
     /// Goes on with what one call read of a part, until it is full or the file ends.
@@ -173,7 +175,7 @@ impl Transfer {
         let mut arguments = self.inode.handle.arguments();
         arguments.u64(offset);
         arguments.u32(len as u32);
-        self.client.0.submission(n::READ, &arguments, None, move |end| {
+        self.client.submission(n::READ, &arguments, None, move |end| {
             drop(turn);
             tell(read_part(end, len));
         })
@@ -227,7 +229,7 @@ impl Transfer {
         arguments.u32(len);
         let (inode, kept) = (Arc::clone(&self.inode), Arc::clone(bytes));
         let data = Some((Arc::clone(bytes), part.clone()));
-        self.client.0.submission(n::WRITE, &arguments, data, move |end| {
+        self.client.submission(n::WRITE, &arguments, data, move |end| {
             let end = read_written(end, part.len(), stable);
             let told = end.map(|written| {
                 let count = written.count;
@@ -272,7 +274,7 @@ impl Transfer {
         // All of the file.
         arguments.u64(0);
         arguments.u32(0);
-        let committed = self.client.0.ask("make a file durable", n::COMMIT, &arguments, |from| {
+        let committed = self.client.ask("make a file durable", n::COMMIT, &arguments, |from| {
             attr::read_change(from)?;
             from.u64()
         });
@@ -288,6 +290,9 @@ impl Transfer {
         let alone = self.inode.gate.wait(true);
         assert!(alone.is_exclusive(), "I-NFC-2: no write is in flight meanwhile");
         let lost = self.inode.kept.lock().lost(verifier);
+        // The one that syncs need not be one that may write.
+        let client = Client(Arc::clone(&self.client.0), self.inode.writer());
+        let writer = Self { client, ..self.clone() };
         tracing::warn!(
             pieces = lost.len(),
             "the NFS server has lost what was not committed; it is written again"
@@ -295,8 +300,8 @@ impl Transfer {
         let begin = |bytes: &Bytes, part: Range<usize>, offset: u64| {
             let (promise, answer) = promise();
             let tell = move |end| promise.keep(end);
-            let call = self.writing_as(bytes, part, offset, n::FILE_SYNC, None, tell);
-            self.client.0.link().submit(call);
+            let call = writer.writing_as(bytes, part, offset, n::FILE_SYNC, None, tell);
+            writer.client.0.link().submit(call);
             answer
         };
         let mut begun = Vec::new();
@@ -314,6 +319,38 @@ impl Transfer {
             }
         }
         outcome
+    }
+}
+
+/// What a server that started again may have lost of a range, and the sync will write again: until
+/// then reads have it from here.
+struct Overlay {
+    pieces: Vec<(u64, Piece)>,
+    /// Up to where the file reaches at least.
+    end: u64,
+}
+
+impl Overlay {
+    fn of(inode: &Inode, offset: u64, len: usize) -> Self {
+        let kept = inode.kept.lock();
+        let pieces = kept.over(offset..offset + len as u64);
+        Self { pieces, end: kept.end() }
+    }
+
+    /// Lays it over what was read, `done` bytes; returns how many there are then.
+    fn lay(&self, buf: &mut [u8], offset: u64, done: usize) -> usize {
+        let least = self.end.saturating_sub(offset).min(buf.len() as u64) as usize;
+        if least > done {
+            buf[done..least].fill(0);
+        }
+        for (at, piece) in &self.pieces {
+            let bytes = &piece.bytes[piece.part.clone()];
+            let skipped = offset.saturating_sub(*at) as usize;
+            let to = at.saturating_sub(offset) as usize;
+            let len = (bytes.len() - skipped).min(buf.len() - to);
+            buf[to..to + len].copy_from_slice(&bytes[skipped..skipped + len]);
+        }
+        done.max(least)
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// The number in the file system.
     pub number: u64,
+    /// Where a listing goes on behind it.
+    pub cookie: u64,
     /// The attributes, where the server tells them.
     pub attr: Option<Attr>,
     /// By what the server knows it, where it tells that.
@@ -26,11 +28,16 @@ pub struct Entry {
 }
 
 /// A part of a listing.
-struct Part {
-    verifier: u64,
-    entries: Vec<Entry>,
-    cookie: u64,
-    is_end: bool,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// What the next part is asked for with, beside a cookie.
+    pub verifier: u64,
+    /// Its names, the dots among them where the server lists them.
+    pub entries: Vec<Entry>,
+    /// Where the next part begins.
+    pub cookie: u64,
+    /// There is no further part.
+    pub is_end: bool,
 }
 
 impl Client {
@@ -40,19 +47,9 @@ impl Client {
     /// # Errors
     /// The server's; that of `each`.
     pub fn list(&self, dir: &Handle, mut each: impl FnMut(Entry) -> Result<()>) -> Result<()> {
-        let doing = "list a directory";
         let (mut cookie, mut verifier) = (0, 0);
         loop {
-            let mut arguments = dir.arguments();
-            arguments.u64(cookie);
-            arguments.u64(verifier);
-            arguments.u32(NAMES_BYTES);
-            arguments.u32(BYTES as u32);
-            let part =
-                self.0.ask(doing, n::READDIRPLUS, &arguments, |from| read_part(from, cookie))?;
-            if part.entries.is_empty() && !part.is_end {
-                return Err(Error::protocol(doing, "with no names, though there are more"));
-            }
+            let part = self.list_part(dir, cookie, verifier)?;
             (cookie, verifier) = (part.cookie, part.verifier);
             let names = part.entries.into_iter();
             names
@@ -63,6 +60,24 @@ impl Client {
             }
         }
     }
+
+    /// Lists the part of a directory that begins behind a cookie; 0: the beginning.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn list_part(&self, dir: &Handle, cookie: u64, verifier: u64) -> Result<Part> {
+        let doing = "list a directory";
+        let mut arguments = dir.arguments();
+        arguments.u64(cookie);
+        arguments.u64(verifier);
+        arguments.u32(NAMES_BYTES);
+        arguments.u32(BYTES as u32);
+        let part = self.ask(doing, n::READDIRPLUS, &arguments, |from| read_part(from, cookie))?;
+        if part.entries.is_empty() && !part.is_end {
+            return Err(Error::protocol(doing, "with no names, though there are more"));
+        }
+        Ok(part)
+    }
 }
 
 fn read_part(from: &mut Reader<'_>, before: u64) -> Result<Part, Garbage> {
@@ -72,14 +87,15 @@ fn read_part(from: &mut Reader<'_>, before: u64) -> Result<Part, Garbage> {
     while from.bool()? {
         let number = from.u64()?;
         let name = from.opaque(n::NAME_BYTES_MAX)?.to_vec();
-        part.cookie = from.u64()?;
+        let cookie = from.u64()?;
+        part.cookie = cookie;
         let attr = attr::read_after(from)?;
         let handle = from.option(Handle::read)?;
         // What others take for a path.
         if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
             return Err(Garbage);
         }
-        part.entries.push(Entry { name, number, attr, handle });
+        part.entries.push(Entry { name, number, cookie, attr, handle });
     }
     part.is_end = from.bool()?;
     // A listing that goes on where it was never ends.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bedplate_cache::PageCache;
 use parking_lot::Mutex;
 
-pub use listing::Entry;
+pub use listing::{Entry, Part};
 pub use names::Room;
 
 use crate::handle::Handle;
@@ -53,7 +53,6 @@ pub(crate) struct Limits {
 #[derive(Debug)]
 pub(crate) struct Inner {
     link: Link,
-    user: User,
     url: Url,
     root: Handle,
     pub limits: Limits,
@@ -65,7 +64,7 @@ pub(crate) struct Inner {
 
 /// A directory of a server. Clones are the same one; calls may be made from any thread.
 #[derive(Debug, Clone)]
-pub struct Client(pub(crate) Arc<Inner>);
+pub struct Client(pub(crate) Arc<Inner>, pub(crate) Arc<User>);
 
 impl Client {
     /// Mounts what a URL names, or the deepest directory above it that the server lets mount.
@@ -89,15 +88,46 @@ impl Client {
         })?;
         let mut inner = Inner {
             link,
-            user,
             url: url.clone(),
             root: mounted.root,
             limits: Limits { read_bytes: url.read_bytes, write_bytes: url.write_bytes },
             cache: cache::cache(url),
             inodes: Mutex::default(),
         };
-        inner.limits = inner.ask_limits()?;
-        Ok((Self(Arc::new(inner)), mounted.rest))
+        inner.limits = inner.ask_limits(&user)?;
+        Ok((Self(Arc::new(inner), Arc::new(user)), mounted.rest))
+    }
+
+    /// Returns the same directory for calls as another user: connections, files that are open, and
+    /// what waits for a commit are those of this one.
+    #[must_use]
+    pub fn as_user(&self, uid: u32, gid: u32, groups: &[u32]) -> Self {
+        let user = User { uid, gid, groups: groups.to_vec() };
+        Self(Arc::clone(&self.0), Arc::new(user))
+    }
+
+    /// Makes a call as the user of this client; `finish` is given its end by the thread of a
+    /// connection.
+    pub(crate) fn submission(
+        &self,
+        procedure: u32,
+        arguments: &Writer,
+        data: Option<(Bytes, std::ops::Range<usize>)>,
+        finish: impl FnOnce(Result<Reply, Failed>) + Send + 'static,
+    ) -> Submission {
+        self.0.submission(&self.1, procedure, arguments, data, finish)
+    }
+
+    /// Makes a call as the user of this client and reads its result; asks again where the server
+    /// wants to be asked later. `doing` completes "cannot …".
+    pub(crate) fn ask<T>(
+        &self,
+        doing: &str,
+        procedure: u32,
+        arguments: &Writer,
+        read: impl Fn(&mut Reader<'_>) -> Result<T, Garbage>,
+    ) -> Result<T> {
+        self.0.ask(&self.1, doing, procedure, arguments, read)
     }
 
     /// Returns whether both are one.
@@ -178,9 +208,14 @@ impl Client {
             return known;
         }
         inodes.retain(|_, inode| inode.strong_count() > 0);
-        let inode = Arc::new(Inode::new(handle.clone()));
+        let inode = Arc::new(Inode::new(handle.clone(), &self.1));
         inodes.insert(handle.clone(), Arc::downgrade(&inode));
         inode
+    }
+
+    /// Returns what all opens of a file share where there are any.
+    pub(crate) fn known_inode(&self, handle: &Handle) -> Option<Arc<Inode>> {
+        self.0.inodes.lock().get(handle).and_then(Weak::upgrade)
     }
 
     pub(crate) fn stability(&self) -> Stability {
@@ -189,16 +224,15 @@ impl Client {
 }
 
 impl Inner {
-    /// Makes a call; `finish` is given its end by the thread of a connection.
-    pub fn submission(
+    fn submission(
         &self,
+        user: &User,
         procedure: u32,
         arguments: &Writer,
         data: Option<(Bytes, std::ops::Range<usize>)>,
         finish: impl FnOnce(Result<Reply, Failed>) + Send + 'static,
     ) -> Submission {
-        let user = Some(&self.user);
-        let call = Calling { program: NFS, version: VERSION, procedure, user };
+        let call = Calling { program: NFS, version: VERSION, procedure, user: Some(user) };
         Submission { frame: Frame::new(&call, &arguments.0, data), finish: Box::new(finish) }
     }
 
@@ -206,10 +240,9 @@ impl Inner {
         &self.link
     }
 
-    /// Makes a call and reads its result; asks again where the server wants to be asked later.
-    /// `doing` completes "cannot …".
-    pub fn ask<T>(
+    fn ask<T>(
         &self,
+        user: &User,
         doing: &str,
         procedure: u32,
         arguments: &Writer,
@@ -219,7 +252,7 @@ impl Inner {
         loop {
             let (promise, answer) = promise();
             let finish = move |end| promise.keep(end);
-            self.link.submit(self.submission(procedure, arguments, None, finish));
+            self.link.submit(self.submission(user, procedure, arguments, None, finish));
             let reply = answer.wait().map_err(|failed| failed.error(doing))?;
             let mut from = reply.body();
             match read_status(&mut from) {
@@ -233,9 +266,9 @@ impl Inner {
         }
     }
 
-    fn ask_limits(&self) -> Result<Limits> {
+    fn ask_limits(&self, user: &User) -> Result<Limits> {
         let doing = format!("mount {}", self.url);
-        let [read, write] = self.ask(&doing, FSINFO, &self.root.arguments(), |from| {
+        let [read, write] = self.ask(user, &doing, FSINFO, &self.root.arguments(), |from| {
             crate::wire::attr::read_after(from)?;
             let read = from.u32()?;
             from.array::<8>()?;

@@ -1,11 +1,12 @@
 //! Names and attributes.
 
 use super::{Client, Found};
-use crate::Result;
 use crate::handle::Handle;
-use crate::wire::attr::{self, Attr, Changes};
+use crate::wire::attr::{self, Attr, Changes, Kind, SetTime};
 use crate::wire::numbers as n;
+use crate::wire::status::Status;
 use crate::wire::xdr::{Garbage, Reader, Writer};
+use crate::{Error, ErrorKind, Result};
 
 /// How much room a file system of a server has, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +17,10 @@ pub struct Room {
     pub free_bytes: u64,
     /// What this user may take of that.
     pub available_bytes: u64,
+    /// How many files there may be.
+    pub total_files: u64,
+    /// How many of them there are not.
+    pub free_files: u64,
 }
 
 /// Arguments that are a directory and a name.
@@ -35,7 +40,7 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn attributes(&self, of: &Handle) -> Result<Attr> {
-        self.0.ask("look at a file", n::GETATTR, &of.arguments(), Attr::read)
+        self.ask("look at a file", n::GETATTR, &of.arguments(), Attr::read)
     }
 
     /// Changes attributes of a file. It is durable when it returns.
@@ -47,7 +52,7 @@ impl Client {
         changes.write(&mut arguments);
         // Whatever it was changed at meanwhile.
         arguments.bool(false);
-        self.0.ask("change a file's attributes", n::SETATTR, &arguments, |from| {
+        self.ask("change a file's attributes", n::SETATTR, &arguments, |from| {
             attr::read_change(from).map(drop)
         })
     }
@@ -58,7 +63,7 @@ impl Client {
     /// `NotFound` and others of the server.
     pub fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<Found> {
         let doing = shown("look up", name);
-        let (handle, attr) = self.0.ask(&doing, n::LOOKUP, &place(dir, name), |from| {
+        let (handle, attr) = self.ask(&doing, n::LOOKUP, &place(dir, name), |from| {
             Ok((Handle::read(from)?, attr::read_after(from)?))
         })?;
         self.whole(handle, attr)
@@ -77,7 +82,7 @@ impl Client {
     pub fn access(&self, of: &Handle, rights: u32) -> Result<u32> {
         let mut arguments = of.arguments();
         arguments.u32(rights);
-        let granted = self.0.ask("ask for rights on a file", n::ACCESS, &arguments, |from| {
+        let granted = self.ask("ask for rights on a file", n::ACCESS, &arguments, |from| {
             attr::read_after(from)?;
             from.u32()
         })?;
@@ -89,7 +94,7 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn read_link(&self, link: &Handle) -> Result<Vec<u8>> {
-        self.0.ask("read a symbolic link", n::READLINK, &link.arguments(), |from| {
+        self.ask("read a symbolic link", n::READLINK, &link.arguments(), |from| {
             attr::read_after(from)?;
             from.opaque(n::TARGET_BYTES_MAX).map(<[u8]>::to_vec)
         })
@@ -107,7 +112,7 @@ impl Client {
         let doing = shown(verb, name);
         let mut arguments = place(dir, name);
         rest(&mut arguments);
-        let (handle, attr) = self.0.ask(&doing, procedure, &arguments, |from| {
+        let (handle, attr) = self.ask(&doing, procedure, &arguments, |from| {
             let made = (from.option(Handle::read)?, attr::read_after(from)?);
             attr::read_change(from)?;
             Ok(made)
@@ -126,6 +131,59 @@ impl Client {
         self.make("make", n::CREATE, dir, name, |out| {
             out.u32(if is_new { n::GUARDED } else { n::UNCHECKED });
             Changes { mode: Some(mode), ..Changes::default() }.write(out);
+        })
+    }
+
+    /// Makes a file that must be new, however often the server hears of it: one that started again
+    /// between the creation and its answer knows its own.
+    ///
+    /// # Errors
+    /// `Exists` and others of the server.
+    pub fn create_new(&self, dir: &Handle, name: &[u8], mode: u32) -> Result<Found> {
+        let mut verifier = [0; 8];
+        getrandom::fill(&mut verifier).map_err(|error| {
+            Error::new(ErrorKind::Io, format!("cannot make a file: no random number: {error}"))
+        })?;
+        let made = self.make("make", n::CREATE, dir, name, |out| {
+            out.u32(n::EXCLUSIVE);
+            out.u64(u64::from_be_bytes(verifier));
+        });
+        match made {
+            Ok(mut made) => {
+                // The server keeps the number in attributes of the file until they are set.
+                let (atime, mtime) = (SetTime::Now, SetTime::Now);
+                let changes = Changes { mode: Some(mode), atime, mtime, ..Changes::default() };
+                self.set_attributes(&made.handle, &changes)?;
+                made.attr = self.attributes(&made.handle)?;
+                Ok(made)
+            }
+            Err(error) if error.kind == ErrorKind::Unsupported => {
+                self.create(dir, name, mode, true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a named pipe, a socket or a device; `device` is the latter's major and minor number.
+    ///
+    /// # Errors
+    /// `Exists` and others of the server; `Unsupported` for other kinds.
+    pub fn make_special(
+        &self,
+        dir: &Handle,
+        name: &[u8],
+        (kind, mode, device): (Kind, u32, [u32; 2]),
+    ) -> Result<Found> {
+        let is_device = matches!(kind, Kind::BlockDevice | Kind::CharacterDevice);
+        if !is_device && !matches!(kind, Kind::Fifo | Kind::Socket) {
+            return Err(Error::status(&shown("make", name), Status::BadType));
+        }
+        self.make("make", n::MKNOD, dir, name, |out| {
+            out.u32(kind as u32);
+            Changes { mode: Some(mode), ..Changes::default() }.write(out);
+            if is_device {
+                device.iter().for_each(|number| out.u32(*number));
+            }
         })
     }
 
@@ -156,7 +214,7 @@ impl Client {
     /// The server's. `NotFound` where the server carried it out, started again, and is asked again.
     pub fn remove(&self, dir: &Handle, name: &[u8]) -> Result<()> {
         let changed = |from: &mut Reader<'_>| attr::read_change(from).map(drop);
-        self.0.ask(&shown("remove", name), n::REMOVE, &place(dir, name), changed)
+        self.ask(&shown("remove", name), n::REMOVE, &place(dir, name), changed)
     }
 
     /// Removes an empty directory.
@@ -165,7 +223,7 @@ impl Client {
     /// `NotEmpty` and others of the server.
     pub fn remove_directory(&self, dir: &Handle, name: &[u8]) -> Result<()> {
         let changed = |from: &mut Reader<'_>| attr::read_change(from).map(drop);
-        self.0.ask(&shown("remove the directory", name), n::RMDIR, &place(dir, name), changed)
+        self.ask(&shown("remove the directory", name), n::RMDIR, &place(dir, name), changed)
     }
 
     /// Gives something another name, in the place of what has it.
@@ -176,7 +234,7 @@ impl Client {
         let mut arguments = place(from.0, from.1);
         to.0.add_to(&mut arguments);
         arguments.opaque(to.1);
-        self.0.ask(&shown("rename", from.1), n::RENAME, &arguments, twice_changed)
+        self.ask(&shown("rename", from.1), n::RENAME, &arguments, twice_changed)
     }
 
     /// Gives a file one name more.
@@ -187,7 +245,7 @@ impl Client {
         let mut arguments = file.arguments();
         dir.add_to(&mut arguments);
         arguments.opaque(name);
-        self.0.ask(&shown("make the name", name), n::LINK, &arguments, |from| {
+        self.ask(&shown("make the name", name), n::LINK, &arguments, |from| {
             attr::read_after(from)?;
             attr::read_change(from).map(drop)
         })
@@ -198,10 +256,12 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn room(&self) -> Result<Room> {
-        self.0.ask("ask for the room", n::FSSTAT, &self.root().arguments(), |from| {
+        self.ask("ask for the room", n::FSSTAT, &self.root().arguments(), |from| {
             attr::read_after(from)?;
             let (total_bytes, free_bytes) = (from.u64()?, from.u64()?);
-            Ok(Room { total_bytes, free_bytes, available_bytes: from.u64()? })
+            let available_bytes = from.u64()?;
+            let (total_files, free_files) = (from.u64()?, from.u64()?);
+            Ok(Room { total_bytes, free_bytes, available_bytes, total_files, free_files })
         })
     }
 }

@@ -46,6 +46,8 @@ pub const CREATE: u32 = 8;
 pub const MKDIR: u32 = 9;
 /// A new symbolic link.
 pub const SYMLINK: u32 = 10;
+/// A new device, socket or named pipe.
+pub const MKNOD: u32 = 11;
 /// A name less.
 pub const REMOVE: u32 = 12;
 /// A directory less.

@@ -8,7 +8,7 @@ use bedplate_block::AlignedBuf;
 use bedplate_nfs::wire::numbers as n;
 use bedplate_nfs::{ErrorKind, Mode, OpenOptions, Queue, Stability};
 
-use crate::server::{Act, Heard, Server};
+use crate::server::{Act, FILE_BYTES, Heard, Server};
 
 #[test]
 fn s_573_what_a_server_lost_is_written_again_by_the_sync() {
@@ -30,6 +30,40 @@ fn s_573_what_a_server_lost_is_written_again_by_the_sync() {
     file.sync().unwrap();
     assert_eq!(server.count(n::WRITE), writes, "what is durable is not written again");
     assert!(server.durable() == durable);
+}
+
+/// What a program wrote it reads, whatever the server remembers: a page that comes back older than it
+/// was written would be changed, and written over what the sync saves.
+#[test]
+fn s_526_what_a_server_lost_is_read_as_it_was_written() {
+    let server = Server::start(|_| Act::Serve);
+    let client = server.client("rsize=1000&wsize=1000");
+    let file = client.open(b"file", &OpenOptions::create(Mode::Concurrent)).unwrap();
+    let end = FILE_BYTES as u64;
+    file.write_at(&[1; 5000], 500).unwrap();
+    file.write_at(&[2; 100], 1450).unwrap();
+    file.write_at(&[3; 10], end + 100).unwrap();
+    server.crash();
+    let mut read = vec![9; 6000];
+    assert_eq!(file.read_at(&mut read, 0).unwrap(), 6000);
+    let before = &server.bytes()[..6000];
+    let expected = [&before[..500], &[1; 950], &[2; 100], &[1; 3950], &before[5500..]].concat();
+    assert!(read == expected, "the newest of each byte");
+    assert_eq!(file.read_at(&mut read[..700], 1500).unwrap(), 700);
+    assert!(read[..700] == expected[1500..2200], "from the middle of what is kept");
+    // The file is as long as it was made, too, and holds nothing in between.
+    assert_eq!(file.read_at(&mut read, end - 1).unwrap(), 111);
+    assert!(read[1..101] == [0; 100] && read[101..111] == [3; 10]);
+    let attr = file.attributes().unwrap();
+    assert_eq!((attr.size, client.present(file.handle(), attr).size), (end, end + 110));
+    file.sync().unwrap();
+    assert!(server.durable()[..6000] == expected[..]);
+    // What was cut off is kept no longer.
+    file.write_at(&[4; 100], 0).unwrap();
+    file.set_size(50).unwrap();
+    server.crash();
+    assert!(file.read_at(&mut read[..200], 0).unwrap() >= 50 && read[..50] == [4; 50]);
+    assert!(!read[50..100].contains(&4), "nothing comes back behind the end");
 }
 
 #[test]
