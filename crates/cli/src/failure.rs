@@ -200,6 +200,24 @@ impl From<bedplate_trace::Error> for Failure {
     }
 }
 
+impl From<bedplate_nfs::Error> for Failure {
+    fn from(error: bedplate_nfs::Error) -> Self {
+        use bedplate_nfs::ErrorKind as Kind;
+        let kind = match error.kind {
+            Kind::Usage => return Self::usage(error.message),
+            Kind::NotFound => "not_found",
+            Kind::Permission => "not_permitted",
+            Kind::Exists => "exists",
+            Kind::NotEmpty => "not_empty",
+            Kind::NoSpace => "no_space",
+            Kind::ReadOnly => "read_only",
+            Kind::Unsupported => "unsupported",
+            _ => "io",
+        };
+        Self::new(kind, without_numbers(&error.message))
+    }
+}
+
 impl From<bedplate_direct::Error> for Failure {
     fn from(error: bedplate_direct::Error) -> Self {
         use bedplate_direct::ErrorKind as Kind;

@@ -26,12 +26,15 @@ pub mod opcode {
     pub const GETXATTR: u32 = 22;
     pub const LISTXATTR: u32 = 23;
     pub const REMOVEXATTR: u32 = 24;
+    pub const FLUSH: u32 = 25;
     pub const INIT: u32 = 26;
     pub const OPENDIR: u32 = 27;
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
     pub const FSYNCDIR: u32 = 30;
+    pub const ACCESS: u32 = 34;
     pub const CREATE: u32 = 35;
+    pub const INTERRUPT: u32 = 36;
     pub const DESTROY: u32 = 38;
     pub const IOCTL: u32 = 39;
     pub const BATCH_FORGET: u32 = 42;
@@ -56,11 +59,12 @@ pub(crate) const OPERATION_BYTES_MAX: usize = 128;
 pub(crate) fn operation_bytes(code: u32) -> usize {
     use opcode::*;
     match code {
-        FORGET | BATCH_FORGET | MKDIR | RENAME | LINK | OPEN | OPENDIR | GETXATTR | LISTXATTR => 8,
+        FORGET | BATCH_FORGET | MKDIR | RENAME | LINK | OPEN | OPENDIR | GETXATTR | LISTXATTR
+        | ACCESS | INTERRUPT => 8,
         // With `FUSE_SETXATTR_EXT`, which is always agreed on.
         SETXATTR => 16,
         GETATTR | MKNOD | FSYNC | FSYNCDIR | CREATE | TMPFILE | RENAME2 | INIT => 16,
-        RELEASE | RELEASEDIR | LSEEK | STATX => 24,
+        RELEASE | RELEASEDIR | FLUSH | LSEEK | STATX => 24,
         IOCTL | FALLOCATE => 32,
         READ | WRITE | READDIR | READDIRPLUS => 40,
         COPY_FILE_RANGE => 56,

@@ -5,5 +5,6 @@ pub mod control;
 mod error;
 pub mod fuse;
 mod mountinfo;
+pub mod remote;
 
 pub use error::{Error, ErrorKind, Result};

@@ -53,6 +53,7 @@ mod network_exports;
 #[allow(dead_code, reason = "the tests of the command need less of it")]
 mod nfs_client;
 mod nfs_files;
+mod nfs_run;
 mod odd_names;
 mod parts;
 mod quickstart;

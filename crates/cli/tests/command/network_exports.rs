@@ -47,6 +47,11 @@ impl Server {
         Client::connect(self.address, 0)
     }
 
+    /// Sends a signal that does not end it.
+    pub fn pause(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
     pub fn send(mut self, signal: Signal) -> Option<i32> {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         self.child.wait().unwrap().code()

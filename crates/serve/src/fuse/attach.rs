@@ -26,9 +26,16 @@ const HELPER: &str = "fusermount3";
 
 /// Keeps a helper that waits for this process to end (`auto_unmount`).
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(crate) struct Guard {
     socket: Option<UnixStream>,
     helper: Child,
+}
+
+impl Guard {
+    /// Returns the number of the helper's process, a child of this one.
+    pub(crate) fn helper(&self) -> u32 {
+        self.helper.id()
+    }
 }
 
 impl Drop for Guard {
@@ -41,9 +48,27 @@ impl Drop for Guard {
     }
 }
 
+/// As what a mount is listed, and what the kernel checks for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Listed<'a> {
+    pub(crate) source: &'a str,
+    /// The part of the file system's type behind `fuse.`.
+    pub(crate) subtype: &'a str,
+    /// The kernel goes by the permission bits; where not, the server is asked alone.
+    pub(crate) checks_permissions: bool,
+}
+
+impl<'a> Listed<'a> {
+    /// Returns how a volume is listed.
+    pub(crate) fn volume(source: &'a str) -> Self {
+        let subtype = FS_TYPE.strip_prefix("fuse.").expect("it is a type of FUSE");
+        Self { source, subtype, checks_permissions: true }
+    }
+}
+
 /// How a mount is taken away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Detach {
+pub(crate) enum Detach {
     /// Only when it is not in use.
     Cleanly,
     /// From the names at once; its users keep it until they end.
@@ -51,20 +76,20 @@ pub(super) enum Detach {
 }
 
 /// Mounts and returns the connection to the kernel.
-pub(super) fn attach(
+pub(crate) fn attach(
     mountpoint: &Path,
     settings: &MountSettings,
-    source: &str,
+    listed: &Listed<'_>,
 ) -> Result<(OwnedFd, Option<Guard>)> {
     if geteuid().is_root() && !settings.auto_unmount {
-        match mount_directly(mountpoint, settings, source) {
+        match mount_directly(mountpoint, settings, listed) {
             Err(error) if error.kind == ErrorKind::Permission => {
                 tracing::debug!("{error}; trying {HELPER}");
             }
             result => return Ok((result?, None)),
         }
     }
-    mount_by_helper(mountpoint, settings, source)
+    mount_by_helper(mountpoint, settings, listed)
 }
 
 /// Unmounts what another process serves. It returns when the mount is gone from the names; the
@@ -78,7 +103,7 @@ pub fn unmount(mountpoint: &Path) -> Result<()> {
 }
 
 /// Takes a mount away. One that is gone already is no error.
-pub(super) fn detach(mountpoint: &Path, how: Detach) -> Result<()> {
+pub(crate) fn detach(mountpoint: &Path, how: Detach) -> Result<()> {
     let flags = match how {
         Detach::Cleanly => UnmountFlags::NOFOLLOW,
         Detach::Lazily => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
@@ -140,7 +165,11 @@ fn no_helper(error: io::Error) -> Error {
     Error { kind, message, source: Some(std::sync::Arc::new(error)) }
 }
 
-fn mount_directly(mountpoint: &Path, settings: &MountSettings, source: &str) -> Result<OwnedFd> {
+fn mount_directly(
+    mountpoint: &Path,
+    settings: &MountSettings,
+    listed: &Listed<'_>,
+) -> Result<OwnedFd> {
     let device = std::fs::OpenOptions::new().read(true).write(true).open(DEVICE).map_err(
         |error| match error.kind() {
             io::ErrorKind::NotFound => {
@@ -156,19 +185,22 @@ fn mount_directly(mountpoint: &Path, settings: &MountSettings, source: &str) -> 
         },
     )?;
     let mut data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        "fd={},rootmode=40000,user_id={},group_id={}",
         device.as_raw_fd(),
         geteuid().as_raw(),
         getegid().as_raw()
     );
+    if listed.checks_permissions {
+        data.push_str(",default_permissions");
+    }
     if settings.allow_other {
         data.push_str(",allow_other");
     }
     let data = CString::new(data).expect("digits and letters hold no zero byte");
     match rustix::mount::mount(
-        source,
+        listed.source,
         mountpoint,
-        FS_TYPE,
+        format!("fuse.{}", listed.subtype),
         mount_flags(settings),
         Some(data.as_c_str()),
     ) {
@@ -202,11 +234,11 @@ fn mount_flags(settings: &MountSettings) -> MountFlags {
 fn mount_by_helper(
     mountpoint: &Path,
     settings: &MountSettings,
-    source: &str,
+    listed: &Listed<'_>,
 ) -> Result<(OwnedFd, Option<Guard>)> {
     let (ours, theirs) = UnixStream::pair().map_err(|e| Error::io("cannot make a socket", e))?;
     let mut command = Command::new(HELPER);
-    command.arg("-o").arg(helper_options(settings, source)).arg("--").arg(mountpoint);
+    command.arg("-o").arg(helper_options(settings, listed)).arg("--").arg(mountpoint);
     command
         .env("_FUSE_COMMFD", "0")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
@@ -255,14 +287,15 @@ fn helper_error(mountpoint: &Path, said: &str, error: &io::Error) -> Error {
     Error::new(kind, format!("cannot mount on {}: {why}", mountpoint.display()))
 }
 
-fn helper_options(settings: &MountSettings, source: &str) -> String {
-    let mut options = format!("fsname={},subtype=bedplate,default_permissions", escape(source));
+fn helper_options(settings: &MountSettings, listed: &Listed<'_>) -> String {
+    let mut options = format!("fsname={},subtype={}", escape(listed.source), listed.subtype);
     let mut add = |option: &str, wanted: bool| {
         if wanted {
             options.push(',');
             options.push_str(option);
         }
     };
+    add("default_permissions", listed.checks_permissions);
     add("ro", settings.is_read_only());
     add("allow_other", settings.allow_other);
     add("auto_unmount", settings.auto_unmount);
@@ -310,13 +343,13 @@ mod tests {
     fn the_helper_gets_what_mount_would_get() {
         let mut settings = MountSettings::default();
         assert_eq!(
-            helper_options(&settings, "a,b.img"),
+            helper_options(&settings, &Listed::volume("a,b.img")),
             r"fsname=a\,b.img,subtype=bedplate,default_permissions"
         );
         assert_eq!(mount_flags(&settings), MountFlags::NODEV | MountFlags::NOSUID);
         settings = MountSettings::parse("ro,allow_other,suid,dev,noexec,noatime").unwrap();
         assert_eq!(
-            helper_options(&settings, "x"),
+            helper_options(&settings, &Listed::volume("x")),
             "fsname=x,subtype=bedplate,default_permissions,ro,allow_other,dev,suid,noexec,noatime"
         );
         assert_eq!(

@@ -109,12 +109,12 @@ pub(super) struct Written {
 
 /// A file opened for the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Opened {
-    pub(super) handle: u64,
+pub(crate) struct Opened {
+    pub(crate) handle: u64,
     /// Every read and write is to be handed on, past the page cache.
-    pub(super) direct: bool,
+    pub(crate) direct: bool,
     /// Writes need not wait for each other.
-    pub(super) parallel: bool,
+    pub(crate) parallel: bool,
 }
 
 impl Shared {

@@ -181,11 +181,11 @@ fn hash_of(name: &[u8]) -> u64 {
 }
 
 /// One name on its way to the kernel.
-pub(super) struct Listed<'a> {
-    pub(super) name: &'a [u8],
-    pub(super) ino: InodeNo,
-    pub(super) kind: FileKind,
-    pub(super) cookie: u64,
+pub(crate) struct Listed<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) ino: InodeNo,
+    pub(crate) kind: FileKind,
+    pub(crate) cookie: u64,
 }
 
 impl Shared {

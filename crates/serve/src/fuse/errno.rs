@@ -30,28 +30,33 @@ impl LogInterval {
 
 /// An error number for the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Errno(i32);
+pub(crate) struct Errno(i32);
 
 /// What an operation answers.
-pub(super) type Answer<T> = Result<T, Errno>;
+pub(crate) type Answer<T> = Result<T, Errno>;
 
 impl Errno {
-    pub(super) const EXIST: Self = Self(libc::EEXIST);
-    pub(super) const BADF: Self = Self(libc::EBADF);
-    pub(super) const INVAL: Self = Self(libc::EINVAL);
-    pub(super) const IO: Self = Self(libc::EIO);
-    pub(super) const NODATA: Self = Self(libc::ENODATA);
-    pub(super) const NOENT: Self = Self(libc::ENOENT);
-    pub(super) const NOSYS: Self = Self(libc::ENOSYS);
-    pub(super) const NOTTY: Self = Self(libc::ENOTTY);
-    pub(super) const STALE: Self = Self(libc::ESTALE);
-    pub(super) const NXIO: Self = Self(libc::ENXIO);
-    pub(super) const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
-    pub(super) const OVERFLOW: Self = Self(libc::EOVERFLOW);
-    pub(super) const RANGE: Self = Self(libc::ERANGE);
+    pub(crate) const EXIST: Self = Self(libc::EEXIST);
+    pub(crate) const BADF: Self = Self(libc::EBADF);
+    pub(crate) const INVAL: Self = Self(libc::EINVAL);
+    pub(crate) const IO: Self = Self(libc::EIO);
+    pub(crate) const NODATA: Self = Self(libc::ENODATA);
+    pub(crate) const NOENT: Self = Self(libc::ENOENT);
+    pub(crate) const NOSYS: Self = Self(libc::ENOSYS);
+    pub(crate) const NOTTY: Self = Self(libc::ENOTTY);
+    pub(crate) const STALE: Self = Self(libc::ESTALE);
+    pub(crate) const NXIO: Self = Self(libc::ENXIO);
+    pub(crate) const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
+    pub(crate) const OVERFLOW: Self = Self(libc::EOVERFLOW);
+    pub(crate) const RANGE: Self = Self(libc::ERANGE);
+
+    /// Makes one of a number, positive.
+    pub(crate) fn of_code(code: i32) -> Self {
+        Self(code)
+    }
 
     /// Returns the number, positive.
-    pub(super) fn code(self) -> i32 {
+    pub(crate) fn code(self) -> i32 {
         self.0
     }
 }

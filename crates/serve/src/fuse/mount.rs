@@ -15,7 +15,7 @@ use bedplate_block::MountEntry;
 use bedplate_fs::{FileSystem, Tunable};
 use parking_lot::{Condvar, Mutex};
 
-use super::attach::{self, Detach, Guard};
+use super::attach::{self, Detach, Guard, Listed};
 use super::lease::LeaseServer;
 use super::lines::Lines;
 use super::listener::Listener;
@@ -119,7 +119,8 @@ impl Mount {
         // What the volume holds counts where no option was given, so the file system is asked.
         let threads = usize::try_from(fs.tunable(Tunable::Threads)).unwrap_or(1);
         let shared = Arc::new(Shared::new(fs, settings, shown, threads, lines));
-        let (connection, guard) = attach::attach(&mountpoint, settings, &shared.source)?;
+        let (connection, guard) =
+            attach::attach(&mountpoint, settings, &Listed::volume(&shared.source))?;
 
         let device = MountEntry::at(&mountpoint).ok().flatten().map(|entry| entry.device);
         let for_kernel = Arc::clone(&shared);
@@ -419,7 +420,7 @@ impl Inner {
 }
 
 /// Ends a FUSE connection through its control directory, where that is mounted.
-fn cut_connection(device: &str) {
+pub(crate) fn cut_connection(device: &str) {
     let Some((_, minor)) = device.split_once(':') else { return };
     if let Err(error) = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1") {
         tracing::debug!("cannot cut the connection: {error}");

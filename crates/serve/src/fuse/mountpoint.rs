@@ -12,11 +12,11 @@ use crate::mountinfo;
 use crate::{Error, ErrorKind, Result};
 
 /// The file system type of our mounts.
-pub(super) const FS_TYPE: &str = "fuse.bedplate";
+pub(crate) const FS_TYPE: &str = "fuse.bedplate";
 
 /// Checks a mount point and returns its real path. A dead mount of our own that lies on it is taken
 /// away.
-pub(super) fn prepare(path: &Path, settings: &MountSettings) -> Result<PathBuf> {
+pub(crate) fn prepare(path: &Path, settings: &MountSettings) -> Result<PathBuf> {
     let real = real_path(path)?;
     let lies_there =
         MountEntry::at(&real).map_err(|e| Error::io("cannot read the list of mounts", e))?;

@@ -1,5 +1,7 @@
-//! `bedplate run [--report] [--direct[=GLOB]] -- PROGRAM ...`
+//! `bedplate run [--report] [--direct[=GLOB]] [--nfs SERVER=DIR] -- PROGRAM ...`
 
+mod children;
+mod nfs;
 mod program;
 mod report;
 
@@ -30,6 +32,12 @@ const DIRECT_VARIABLE: &str = "BEDPLATE_DIRECT";
 ///
 /// With --direct the program's files on other file systems are read and written past the page cache,
 /// too, where those take direct I/O.
+///
+/// With --nfs the program finds a directory of an NFS server under a directory of this machine, by
+/// version 3 of the protocol and past the kernel's client and its page cache. For root no other
+/// program sees it, and every user that the program becomes asks the server as itself; ordinary
+/// users need fusermount3 (package fuse3), and their other programs see it, too. The command stays
+/// until the program and all that it started have ended, and passes SIGTERM and SIGHUP on. Then nothing stays mounted, and what was written is durable.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Wait for the program, and tell at its end what went directly and why the rest did not
@@ -45,6 +53,14 @@ pub struct Arguments {
         default_missing_value = "*"
     )]
     direct: Option<OsString>,
+    /// Show the program a directory of an NFS server: HOST:/EXPORT=/DIR or nfs://HOST/EXPORT=/DIR,
+    /// several times for several. Options follow the export as in nfs:// URLs, and mode= with them:
+    /// HOST:/EXPORT?nconnect=8&mode=cached=/DIR (concurrent where nothing is said)
+    #[arg(long, value_name = "SERVER=DIR", conflicts_with_all = ["direct", "report"])]
+    nfs: Vec<String>,
+    /// Have the program end with the process of this number, its parent
+    #[arg(long, value_name = "PID", hide = true)]
+    ends_with: Option<u32>,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -56,9 +72,15 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
-    let library = find_library()?;
     let (name, rest) =
         arguments.program.split_first().ok_or_else(|| Failure::usage("name a program to run"))?;
+    if !arguments.nfs.is_empty() {
+        return nfs::run(&arguments.nfs, name, rest);
+    }
+    if let Some(parent) = arguments.ends_with {
+        return children::become_program(parent, name, rest);
+    }
+    let library = find_library()?;
     let path = program::find(name)?;
     if let Some(why) = program::why_not(&path) {
         tracing::warn!("{} {why}: it runs as without this command", path.display());

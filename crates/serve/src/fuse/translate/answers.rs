@@ -13,44 +13,44 @@ use super::super::trees::Node;
 use super::{ROOT, Translator};
 
 /// `struct fuse_entry_out`.
-const ENTRY_BYTES: usize = 128;
+pub(crate) const ENTRY_BYTES: usize = 128;
 
 /// Bytes of an answer, put together in the payload.
-pub(super) struct Out<'a> {
+pub(crate) struct Out<'a> {
     bytes: &'a mut [u8],
     len: usize,
 }
 
 impl<'a> Out<'a> {
-    pub(super) fn new(bytes: &'a mut [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes, len: 0 }
     }
 
-    pub(super) fn put(&mut self, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
     }
 
-    pub(super) fn u32(&mut self, value: u32) {
+    pub(crate) fn u32(&mut self, value: u32) {
         self.put(&value.to_ne_bytes());
     }
 
-    pub(super) fn u64(&mut self, value: u64) {
+    pub(crate) fn u64(&mut self, value: u64) {
         self.put(&value.to_ne_bytes());
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn handle(&mut self, handle: u64, flags: u32) {
+    pub(crate) fn handle(&mut self, handle: u64, flags: u32) {
         self.u64(handle);
         self.u32(flags);
         self.u32(0);
     }
 
     /// `struct fuse_attr`.
-    fn attr(&mut self, attr: &Attr, number: u64, block_size: u32) {
+    pub(crate) fn attr(&mut self, attr: &Attr, number: u64, block_size: u32) {
         let times = [attr.atime, attr.mtime, attr.ctime].map(time_parts);
         self.u64(number);
         self.u64(attr.size);
@@ -88,7 +88,13 @@ impl<'a> Out<'a> {
     }
 
     /// `struct fuse_entry_out`.
-    fn entry(&mut self, attr: &Attr, number: u64, ttls: (Duration, Duration), block_size: u32) {
+    pub(crate) fn entry(
+        &mut self,
+        attr: &Attr,
+        number: u64,
+        ttls: (Duration, Duration),
+        block_size: u32,
+    ) {
         let (name, attributes) = ttls;
         self.u64(number);
         self.u64(if number == ROOT { 0 } else { generation_of(attr) });
@@ -101,7 +107,7 @@ impl<'a> Out<'a> {
 
     /// A name of a directory (`struct fuse_dirent`), behind its entry where one is given; `false`,
     /// and nothing, where it has no room.
-    fn name(
+    pub(crate) fn name(
         &mut self,
         listed: &Listed<'_>,
         number: InodeNo,
@@ -127,7 +133,7 @@ impl<'a> Out<'a> {
 }
 
 /// Puts what the kernel needs to know of an open file (`struct fuse_open_out`).
-pub(super) fn put_opened(out: &mut Out<'_>, opened: Opened) {
+pub(crate) fn put_opened(out: &mut Out<'_>, opened: Opened) {
     const DIRECT_IO: u32 = 1 << 0;
     const KEEP_CACHE: u32 = 1 << 1;
     const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;

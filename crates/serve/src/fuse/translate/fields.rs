@@ -11,7 +11,7 @@ use super::super::names::{Caller, Permissions};
 
 /// A request of the kernel, read field by field.
 #[derive(Clone, Copy)]
-pub(super) struct Fields<'a>(pub(super) Request<'a>);
+pub(crate) struct Fields<'a>(pub(crate) Request<'a>);
 
 impl<'a> Fields<'a> {
     pub(super) fn caller(self) -> Caller {
@@ -20,7 +20,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns a field of the operation's header.
-    pub(super) fn u32(self, at: usize) -> u32 {
+    pub(crate) fn u32(self, at: usize) -> u32 {
         u32::from_ne_bytes(self.0.operation[at..at + 4].try_into().expect("four bytes"))
     }
 
@@ -29,24 +29,24 @@ impl<'a> Fields<'a> {
         Permissions { mode: self.u32(mode), umask: self.u32(umask) }
     }
 
-    pub(super) fn u64(self, at: usize) -> u64 {
+    pub(crate) fn u64(self, at: usize) -> u64 {
         u64::from_ne_bytes(self.0.operation[at..at + 8].try_into().expect("eight bytes"))
     }
 
     /// Returns the name that the payload begins with, and what follows its end.
-    pub(super) fn name(self) -> Answer<(&'a OsStr, &'a [u8])> {
+    pub(crate) fn name(self) -> Answer<(&'a OsStr, &'a [u8])> {
         split(self.0.payload)
     }
 
     /// Returns the two names of the payload.
-    pub(super) fn names(self) -> Answer<(&'a OsStr, &'a OsStr)> {
+    pub(crate) fn names(self) -> Answer<(&'a OsStr, &'a OsStr)> {
         let (first, rest) = self.name()?;
         Ok((first, split(rest)?.0))
     }
 
     /// Returns the nodes of a FORGET or a BATCH_FORGET, and how many references of each the kernel
     /// gives back.
-    pub(super) fn forgotten(self) -> impl Iterator<Item = (u64, u64)> {
+    pub(crate) fn forgotten(self) -> impl Iterator<Item = (u64, u64)> {
         const ONE_BYTES: usize = 16;
         let is_batch = self.0.header.opcode == opcode::BATCH_FORGET;
         let alone = (!is_batch).then(|| (self.0.header.node, self.u64(0)));

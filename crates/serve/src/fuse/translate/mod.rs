@@ -1,8 +1,8 @@
 //! The translator: requests of the kernel, in its own structs, onto [`Shared`], and answers back. It
 //! is the same whichever way they come (`crates/fuse`).
 
-mod answers;
-mod fields;
+pub(crate) mod answers;
+pub(crate) mod fields;
 mod files;
 mod requests;
 
