@@ -29,6 +29,7 @@ mod modes;
 mod nbd;
 mod needs;
 mod nfs;
+mod nfs_run;
 mod outside;
 mod package;
 mod pages;

@@ -100,7 +100,7 @@ pub fn tools(bed: &mut Bed, _options: &Options) -> Result<()> {
 }
 
 /// Returns the port that a server listens on, to start another one there.
-fn port_of(server: &Exported) -> Result<String> {
+pub fn port_of(server: &Exported) -> Result<String> {
     let (_, port) = server.uri.rsplit_once("nfsport=").context("the address has a port")?;
     Ok(port.chars().take_while(char::is_ascii_digit).collect())
 }

@@ -7,7 +7,7 @@ use super::needs::Need;
 use super::{
     Options, acls, advise, backups, bad_input, branches, convert, crashlab, doctor, edges,
     failing_device, fio, full_volume, guest, leased, leased_fio, mariadb, mixed_open, modes, nbd,
-    nfs, outside, package, pages, postgres, ratio, ratio_files, ratio_names, ratio_nbd,
+    nfs, nfs_run, outside, package, pages, postgres, ratio, ratio_files, ratio_names, ratio_nbd,
     ratio_programs, ratio_redo, recovery, restricted, scale, scrubs, sqlite, suites, volumes,
 };
 
@@ -182,6 +182,7 @@ pub const TESTS: &[Test] = &[
     test("nbd-killed", &[Need::Program("fio"), Need::Program("qemu-img")], 300, nbd::killed),
     test("guest-disk", GUEST, 240, guest::boots_again),
     test("nfs-tools", &[Need::Fuse, Need::Root, Need::Program("nfs-cp")], 300, nfs::tools),
+    test("nfs-postgres", &[Need::Fuse, Need::Root, Need::Postgres], 300, nfs_run::postgres),
     test("nfs-killed", &[Need::Fuse, Need::Root, Need::Program("nfs-cp")], 300, nfs::killed),
 ];
 
