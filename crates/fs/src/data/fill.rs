@@ -168,8 +168,7 @@ impl DataPath<'_> {
         let _claim = self.state().fill_claims.lock(blocks.clone(), Sharing::Exclusive, self.fs);
         let Some(filling) = self.begin_fill(&data, blocks)? else { return Ok(false) };
         let mut exposing = self.begin_exposing(data.bytes.len() as u64);
-        let grows = filling.size != SizeChange::Keep && !filling.redirects;
-        if grows && filling.targets.iter().all(|target| target.was.is_filled()) {
+        if !filling.redirects && filling.targets.iter().all(|target| target.was.is_filled()) {
             self.log_if_small(&mut exposing, data.bytes.len() as u64);
         }
         let written = self.runs_of(&filling, &data).into_iter().try_for_each(|(part, at)| {

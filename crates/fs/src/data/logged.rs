@@ -1,5 +1,5 @@
-//! Data that goes into the log instead of to its place: what small appends of a file that is synced
-//! add to it.
+//! Data that goes into the log instead of to its place: what small writes add to a file that is
+//! synced, behind its end or where it has no data yet.
 //!
 //! A durable append is a write of its data, a write of its record and a flush. Of a small one the
 //! record carries the data: one write and the flush, and many appends go to their place in one

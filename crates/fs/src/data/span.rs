@@ -166,9 +166,10 @@ impl DataPath<'_> {
             true => self.begin_exposing(data.bytes.len() as u64),
             false => Exposing::new(data.bytes.len() as u64),
         };
-        // Nothing but what the record exposes changes.
+        // Nothing but what the record exposes changes. Of a part of a block within the file the rest
+        // is written next, which would have to wait for a seal.
         let only_adds = data.offset >= logged || targets.iter().all(|it| it.was.is_filled());
-        if only_adds && !redirects && !data.renews && size > logged {
+        if only_adds && !redirects && !data.renews && (size > logged || whole) {
             let sectors = spans.clone().map(|span| span.sectors.end - span.sectors.start).sum();
             self.log_if_small(&mut exposing, sectors);
         }

@@ -115,7 +115,7 @@ impl Default for Limits {
             // Its checksum still fits into its record, so that no barrier is needed.
             delayed_piece_bytes: 1 << 20,
             delayed_piece_threads: 2,
-            logged_write_bytes: 4096,
+            logged_write_bytes: 16 << 10,
             read_window_bytes: 2 << 20,
             read_window_threads: 2,
             follow_step_bytes: 64 << 10,

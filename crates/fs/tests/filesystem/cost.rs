@@ -63,7 +63,7 @@ fn io_on_written_blocks_is_one_call_of_the_device() {
 
 #[test]
 fn a_durable_append_costs_one_flush() {
-    for (len, writes) in [(512, 1), (4096, 1), (16_384, 2)] {
+    for (len, writes) in [(512, 1), (4096, 1), (8192, 2)] {
         let bench = Bench::written(IoMode::Concurrent, 65_536);
         let record = AlignedBuf::zeroed(len);
         for i in 0..20u64 {

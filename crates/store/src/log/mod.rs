@@ -144,6 +144,9 @@ struct Counters {
 /// long before.
 const BUFFERED_BYTES_MAX: u64 = 16 << 20;
 
+/// What part of the ring the data of one record may take: one in so many.
+const CARRIED_PART: u64 = 256;
+
 /// Into how many pieces the ring is shared out where the metadata has no room.
 const PIECES: u64 = 16;
 
@@ -312,11 +315,12 @@ impl IntentLog {
         Self { homes, ..self }
     }
 
-    /// Returns whether a record may carry data: not where a sync flushes the data device before the
-    /// log is written, because the log has a device of its own.
+    /// Returns whether a record may carry so many bytes of data: not where a sync flushes the data
+    /// device before the log is written, because the log has a device of its own, nor where a few
+    /// such records fill the ring.
     #[inline]
-    pub(crate) fn carries_data(&self) -> bool {
-        !self.separate.load(Ordering::Relaxed)
+    pub(crate) fn carries_data(&self, bytes: u64) -> bool {
+        !self.separate.load(Ordering::Relaxed) && bytes <= self.size_bytes() / CARRIED_PART
     }
 
     /// The last record appended.

@@ -2,7 +2,7 @@
 
 use super::store::MetaStore;
 use crate::Result;
-use crate::log::{HomeWrites, IntentLog, ReplayReport};
+use crate::log::{HomeWrites, ReplayReport};
 
 impl MetaStore {
     /// Takes note of what records carry that were replayed: reads of the device are to show it.
@@ -28,6 +28,6 @@ impl MetaStore {
     #[inline]
     pub fn carries_data(&self, bytes: u64) -> bool {
         self.homes.bytes() + bytes <= HomeWrites::BYTES_MAX
-            && self.log.get().is_some_and(IntentLog::carries_data)
+            && self.log.get().is_some_and(|log| log.carries_data(bytes))
     }
 }

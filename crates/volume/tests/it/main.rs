@@ -22,6 +22,7 @@ mod scrub;
 mod seams;
 mod split;
 mod split_cuts;
+mod split_rest;
 mod statistics;
 mod throttle;
 mod write_hole;
