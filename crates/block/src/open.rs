@@ -1,13 +1,18 @@
 //! Opening a device by what names it.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::{BlockDevice, DeviceOptions, Result, file, nbd};
+use crate::check::error;
+use crate::window::{Window, WindowPiece};
+use crate::{BlockDevice, DeviceOptions, ErrorKind, Operation, Part, Result, file, nbd};
 
 /// Opens a block device, an image file, or an export of an NBD server where the path is its URI:
 /// `nbd://HOST[:PORT]/NAME` or `nbd+unix:///NAME?socket=/PATH`, with `timeout=SECONDS` behind `?` or
 /// `&` where 30 are not right.
+///
+/// `PATH#4M+100M` is a part of a block device or an image, [`Part`].
 ///
 /// The size of an image that is not a whole number of logical blocks is rounded down. An export is
 /// claimed on this machine alone: that others do not use it is its server's to see to. Once the
@@ -20,5 +25,29 @@ use crate::{BlockDevice, DeviceOptions, Result, file, nbd};
 /// takes no flush) or `Io`.
 pub fn open(path: impl AsRef<Path>, options: &DeviceOptions) -> Result<Arc<dyn BlockDevice>> {
     let path = path.as_ref();
-    if nbd::is_nbd_uri(path) { nbd::open(path, options) } else { file::open(path, options) }
+    if nbd::is_nbd_uri(path) {
+        return nbd::open(path, options);
+    }
+    match Part::parse(path) {
+        Some(part) => open_part(&part, options),
+        None => file::open(path, options, None),
+    }
+}
+
+/// Opens a part as a device.
+fn open_part(part: &Part, options: &DeviceOptions) -> Result<Arc<dyn BlockDevice>> {
+    let whole = file::open(&part.device, options, Some(&part.pieces))?;
+    let name = part.path().display().to_string();
+    let size = whole.size_bytes();
+    if let Some(piece) = part.pieces.iter().find(|piece| piece.end > size) {
+        let detail = format!("the device ends at byte {size}, before its part does");
+        let at = Some(piece.start);
+        return Err(error(&name, ErrorKind::OutOfRange, Operation::Open, at, detail));
+    }
+    let piece = |piece: &Range<u64>| WindowPiece {
+        device: Arc::clone(&whole),
+        start: piece.start,
+        len: piece.end - piece.start,
+    };
+    Ok(Window::open(name, part.pieces.iter().map(piece).collect()))
 }

@@ -44,7 +44,6 @@ mod stats;
 mod throttle;
 mod volume;
 mod watch;
-mod window;
 mod wire;
 
 pub use error::{Error, ErrorKind, Result};

@@ -12,7 +12,10 @@ use std::path::{Path, PathBuf};
 use super::loops::Loop;
 use super::probe::DeviceNo;
 use super::target::Target;
+use crate::Part;
 
+/// All bytes of a file or device, however long it becomes.
+pub(super) const WHOLE: Range<u64> = 0..u64::MAX;
 /// More layers than the kernel lets loop devices stand on each other.
 const LAYERS_MAX: usize = 16;
 
@@ -28,10 +31,10 @@ pub(super) struct Layer {
     pub presented_by: Option<Loop>,
 }
 
-/// Returns the device and everything that it lies on, from the top down.
-pub(super) fn layers(path: &Path, target: Target) -> Vec<Layer> {
+/// Returns the device and everything that these bytes of it lie on, from the top down.
+pub(super) fn layers(path: &Path, target: Target, bytes: &Range<u64>) -> Vec<Layer> {
     let mut layers =
-        vec![Layer { target, path: path.to_owned(), bytes: 0..u64::MAX, presented_by: None }];
+        vec![Layer { target, path: path.to_owned(), bytes: bytes.clone(), presented_by: None }];
     while layers.len() < LAYERS_MAX
         && let Some(next) = layers.last().and_then(below)
     {
@@ -93,10 +96,13 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// Follows a path down; `None` where there is nothing.
+    /// Follows a path down; `None` where there is nothing. That of a part has its first piece.
     #[must_use]
     pub fn of(path: &Path) -> Option<Self> {
-        let lowest = layers(path, Target::at(path).ok()?).pop()?;
+        let part = Part::parse(path);
+        let (path, bytes) =
+            part.as_ref().map_or((path, &WHOLE), |part| (part.device.as_path(), &part.pieces[0]));
+        let lowest = layers(path, Target::at(path).ok()?, bytes).pop()?;
         Some(Self { target: lowest.target, bytes: lowest.bytes })
     }
 

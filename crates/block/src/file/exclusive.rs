@@ -14,6 +14,9 @@
 //! claim         lock the device itself; what it lies on must be what was locked; no other loop device over any of it may be in use
 //! ```
 //!
+//! A part of a device claims its own bytes alone, in the same way. `O_EXCL` is of a whole device: the
+//! first user of a part takes it, and those beside it go by the locks, as long as there are any.
+//!
 //! All claims of one file meet in the lock on the file, which is taken first: of two that race one
 //! wins. Where that lock is out of reach, because the file has lost its name, the last step stays:
 //! each claims what is its own before it looks at the loop devices beside it, so at most one
@@ -27,7 +30,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use super::backing::{self, Layer};
+use super::backing::{self, Layer, WHOLE};
 use super::holders;
 use super::loops::{self, Loop};
 use super::target::Target;
@@ -35,13 +38,26 @@ use crate::check::error;
 use crate::descriptor::{Kind, from_io};
 use crate::{Error, ErrorKind, Operation, Result};
 
-/// All bytes of a file or device, however long it becomes.
-const WHOLE: Range<u64> = 0..u64::MAX;
+/// What is claimed of a device: all of it, or pieces that other users may have others beside.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extent<'a>(pub Option<&'a [Range<u64>]>);
+
+impl<'a> Extent<'a> {
+    fn ranges(self) -> &'a [Range<u64>] {
+        const ALL: &[Range<u64>] = &[WHOLE];
+        self.0.unwrap_or(ALL)
+    }
+
+    fn layers(self, path: &Path, target: Target) -> Vec<Vec<Layer>> {
+        self.ranges().iter().map(|range| backing::layers(path, target, range)).collect()
+    }
+}
 
 /// The locks on what a device lies on. They hold as long as the files are open.
 #[derive(Debug, Default)]
 pub(super) struct Claim {
-    layers: Vec<Layer>,
+    /// For each range that is claimed.
+    layers: Vec<Vec<Layer>>,
     locks: Vec<File>,
 }
 
@@ -52,11 +68,16 @@ impl Claim {
 }
 
 /// Claims what the device at `path` lies on, before it is opened itself.
-pub(super) fn claim_below(path: &Path, name: &str, read_only: bool) -> Result<Claim> {
+pub(super) fn claim_below(
+    path: &Path,
+    name: &str,
+    read_only: bool,
+    extent: Extent<'_>,
+) -> Result<Claim> {
     let target = Target::at(path).map_err(|error| from_io(name, Operation::Open, None, &error))?;
-    let layers = backing::layers(path, target);
+    let layers = extent.layers(path, target);
     let mut locks = Vec::new();
-    for layer in layers.iter().rev() {
+    for layer in layers.iter().flat_map(|layers| layers.iter().rev()) {
         // A disk and its partitions keep each other out by `O_EXCL`.
         let Some(presented_by) = &layer.presented_by else { continue };
         let Some((file, writable)) = presented_by.open_backing(!read_only) else {
@@ -107,15 +128,18 @@ pub(super) fn claim(
     name: &str,
     kind: Kind,
     read_only: bool,
+    extent: Extent<'_>,
     below: &Claim,
 ) -> Result<()> {
     let metadata = file.metadata().map_err(|error| from_io(name, Operation::Open, None, &error))?;
     let target = Target::of(&metadata);
-    if kind == Kind::Block && read_only && claimed_elsewhere(path) {
+    let beside_parts = extent.0.is_some() && has_other_locks(file);
+    if kind == Kind::Block && read_only && claimed_elsewhere(path) && !beside_parts {
         return Err(busy(name, target, 1));
     }
     let lock_kind = lock_kind(read_only);
-    match patiently(|| lock(file, lock_kind, &WHOLE)) {
+    let all = || extent.ranges().iter().try_for_each(|range| lock(file, lock_kind, range));
+    match patiently(all) {
         Ok(()) => {}
         Err(error) if is_locked(&error) => {
             // The lock may be that of a loop device over this image, which says more than the
@@ -126,13 +150,19 @@ pub(super) fn claim(
         Err(error) => warn_of_no_locks(name, &error),
     }
     // A loop device may have got another file before it was open.
-    if backing::layers(path, target) != below.layers {
+    if extent.layers(path, target) != below.layers {
         return Err(busy_because(
             name,
             "what it leads to, or lies on, changed while it was opened: try again".to_owned(),
         ));
     }
     refuse_loops_in_use(name, &below.layers, read_only)
+}
+
+/// Says whether another user of the device holds a lock on any byte of it, as users of parts do:
+/// what claimed the device as a whole without one is no user of parts.
+pub(super) fn has_other_locks(file: &File) -> bool {
+    refuse_locked(file, libc::F_WRLCK, &WHOLE).is_err_and(|error| is_locked(&error))
 }
 
 fn lock_kind(read_only: bool) -> libc::c_int {
@@ -242,7 +272,11 @@ fn claimed_elsewhere(path: &Path) -> bool {
 
 /// Refuses a device that lies on something that another loop device presents too, and that one is
 /// in use: what is written past it would corrupt what is mounted there.
-fn refuse_loops_in_use(name: &str, layers: &[Layer], read_only: bool) -> Result<()> {
+fn refuse_loops_in_use(name: &str, layers: &[Vec<Layer>], read_only: bool) -> Result<()> {
+    layers.iter().try_for_each(|layers| refuse_loops_over(name, layers, read_only))
+}
+
+fn refuse_loops_over(name: &str, layers: &[Layer], read_only: bool) -> Result<()> {
     for (depth, layer) in layers.iter().enumerate() {
         let others = loops::loops_over(layer.target)
             .into_iter()

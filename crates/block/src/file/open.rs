@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::fs::FallocateFlags;
 
-use super::exclusive::Claim;
+use super::exclusive::{Claim, Extent};
 use super::probe::{self, DeviceNo, Opened};
 use super::target::Target;
 use super::{FileDevice, exclusive};
@@ -62,18 +63,26 @@ impl Default for DeviceOptions {
 }
 
 /// Opens a block device or an image file, as [`open`](crate::open) says.
-pub(crate) fn open(path: &Path, options: &DeviceOptions) -> Result<Arc<dyn BlockDevice>> {
+///
+/// With `pieces` it is claimed for these bytes alone; that only they are used is the caller's to see
+/// to.
+pub(crate) fn open(
+    path: &Path,
+    options: &DeviceOptions,
+    pieces: Option<&[Range<u64>]>,
+) -> Result<Arc<dyn BlockDevice>> {
+    let extent = Extent(pieces);
     let name = path.display().to_string();
     let failed = |error: io::Error| from_io(&name, Operation::Open, None, &error);
     let kind = kind_of(path, &name)?;
     let below = if options.exclusive {
-        exclusive::claim_below(path, &name, options.read_only)?
+        exclusive::claim_below(path, &name, options.read_only, extent)?
     } else {
         Claim::default()
     };
-    let (file, buffered) = open_file(path, &name, kind, options)?;
+    let (file, buffered) = open_beside(path, &name, kind, options, extent)?;
     if options.exclusive {
-        exclusive::claim(&file, path, &name, kind, options.read_only, &below)?;
+        exclusive::claim(&file, path, &name, kind, options.read_only, extent, &below)?;
     }
     if kind == Kind::Block && !options.read_only && probe::is_read_only(&file).map_err(failed)? {
         return Err(read_only_device(&name, None));
@@ -120,6 +129,25 @@ fn kind_of(path: &Path, name: &str) -> Result<Kind> {
         None,
         format!("this is {what}; give a block device or an image file"),
     ))
+}
+
+/// As [`open_file`]. A part is opened beside users of other parts, of which the first has claimed the
+/// whole device.
+fn open_beside(
+    path: &Path,
+    name: &str,
+    kind: Kind,
+    options: &DeviceOptions,
+    extent: Extent<'_>,
+) -> Result<(File, Option<String>)> {
+    let opened = open_file(path, name, kind, options);
+    let is_busy = |error: &Error| error.kind == ErrorKind::Busy;
+    if extent.0.is_none() || !opened.as_ref().is_err_and(is_busy) {
+        return opened;
+    }
+    let options = DeviceOptions { exclusive: false, ..options.clone() };
+    let beside = open_file(path, name, kind, &options)?;
+    if exclusive::has_other_locks(&beside.0) { Ok(beside) } else { opened }
 }
 
 /// Opens the file, direct if that is wanted and possible; otherwise says why not.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Refusal;
 use super::wire::STRING_BYTES_MAX;
-use crate::ErrorKind;
+use crate::{ErrorKind, Part};
 
 /// The port where none is named.
 const PORT: u16 = 10809;
@@ -44,11 +44,14 @@ pub fn is_nbd_uri(path: &Path) -> bool {
 }
 
 /// Returns what names a device from wherever it is opened: the URI of an export in its one
-/// spelling, or a path of the system that is absolute and without links.
+/// spelling, or a path of the system that is absolute and without links, of a part that of its device.
 ///
 /// # Errors
 /// `InvalidInput` for a URI that names no export; those of the system for a path.
 pub fn device_path(path: &Path) -> io::Result<PathBuf> {
+    if let Some(part) = Part::parse(path) {
+        return Ok(Part { device: part.device.canonicalize()?, ..part }.path());
+    }
     if !is_nbd_uri(path) {
         return path.canonicalize();
     }

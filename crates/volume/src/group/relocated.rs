@@ -7,18 +7,17 @@
 //! ```
 //! A relocated member is a member like any other: it has its index, its state, its own labels and
 //! logs, and is filled and read as if it had a device. Only its device is a window on others
-//! ([`window`](crate::window)), and it goes where they go.
+//! ([`Window`]), and it goes where they go.
 //!
 //! * I-GST-1: no device holds two parts of the same row, of which one stands in for the other: its
 //!   loss would be the loss of both.
 
 use std::sync::Arc;
 
-use bedplate_block::BlockDevice;
+use bedplate_block::{BlockDevice, Window, WindowPiece};
 
 use super::assemble::{Assembly, Found};
 use super::state::Handles;
-use crate::window::{Window, WindowPiece};
 use crate::wire::{Fault, Reader};
 use crate::{Config, Id, Label, Layout, Member, MemberState};
 

@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice, Geometry, MemoryDevice, Operation, Result};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, Geometry, MemoryDevice, Operation, Result, Window, WindowPiece,
+};
 
 use super::Parity;
 use super::log::{PAGE, RecordPart};
@@ -21,7 +23,6 @@ use crate::group::{Handles, MemberHandle};
 use crate::io::epoch::{EpochTable, LayoutEpoch};
 use crate::io::volume_io::VolumeIo;
 use crate::redundancy::Drl;
-use crate::window::{Window, WindowPiece};
 use crate::{Config, Error, ErrorKind, VolumeConfig};
 
 /// Where rows may be neither old nor new.

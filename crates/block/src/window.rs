@@ -3,29 +3,37 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bedplate_block::{
+use crate::check::error;
+use crate::{
     AlignedBuf, BlockDevice, Completion, Copies, DeviceCounters, DeviceQueue, EngineReport,
-    Geometry, LiveCounters, Operation, QueueOptions, Request, RequestKind, Result, Segment,
+    ErrorKind, Geometry, LiveCounters, Operation, QueueOptions, Request, RequestKind, Result,
+    Segment,
 };
 
-/// A piece of a device.
+/// A piece of a device, in whole blocks of it.
 #[derive(Debug)]
-pub(crate) struct WindowPiece {
+pub struct WindowPiece {
+    /// The device.
     pub device: Arc<dyn BlockDevice>,
+    /// Its first byte.
     pub start: u64,
+    /// How many bytes it has; at least one block.
     pub len: u64,
 }
 
 /// Pieces of devices as one device.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub struct Window {
     name: String,
     parts: Vec<WindowPiece>,
     counters: LiveCounters,
 }
 
 impl Window {
-    /// Makes a device of pieces, of which there is at least one.
+    /// Makes a device of pieces, called `name` in messages.
+    ///
+    /// # Panics
+    /// Without a piece.
     pub fn open(name: String, parts: Vec<WindowPiece>) -> Arc<Self> {
         assert!(!parts.is_empty(), "a window looks on something");
         debug_assert!(
@@ -64,14 +72,7 @@ impl Window {
             return Ok(());
         }
         let detail = format!("{len} bytes from there pass the end at byte {size}");
-        Err(bedplate_block::Error {
-            kind: bedplate_block::ErrorKind::OutOfRange,
-            operation,
-            device: self.name.clone(),
-            offset: Some(offset),
-            detail,
-            errno: None,
-        })
+        Err(error(&self.name, ErrorKind::OutOfRange, operation, Some(offset), detail))
     }
 
     fn most(&self, field: impl Fn(&Geometry) -> u32) -> u32 {
@@ -358,9 +359,8 @@ impl DeviceQueue for WindowQueue {
 
 #[cfg(test)]
 mod tests {
-    use bedplate_block::MemoryDevice;
-
     use super::*;
+    use crate::MemoryDevice;
 
     #[test]
     fn what_crosses_pieces_arrives_on_both_and_what_lies_in_one_is_handed_on() {
