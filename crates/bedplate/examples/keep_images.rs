@@ -39,7 +39,10 @@ fn main() {
 /// Reads all that a volume holds, without writing to it.
 fn read(devices: &[packing::Named]) -> String {
     let is_label = making::version_of(&devices[0].1).is_some_and(|(kind, _)| kind == "label");
-    let all: Vec<_> = devices.iter().map(|(_, device)| Arc::clone(device)).collect();
+    let all: Vec<_> = match is_label {
+        true => making::members_of(devices),
+        false => devices.iter().map(|(_, device)| Arc::clone(device)).collect(),
+    };
     let read_only = ImportOptions { read_only: true, ..making::IDLE };
     let group = is_label.then(|| Group::import(&all, &read_only).unwrap());
     let device = group.as_ref().map_or_else(|| all[0].clone(), |g| g.volume(Role::Data).unwrap());

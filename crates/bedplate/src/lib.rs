@@ -27,11 +27,14 @@ pub use bedplate_volume::{
     ArbiterProvider, Arrangement, Arrival, Config as GroupConfig, Difference, Error as GroupError,
     ErrorKind as GroupErrorKind, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Foreground,
     Group, HEAD_BYTES, Id, ImportOptions, Innodb, JoinHalf, JoinPlan, Label, Layout,
-    MEMBER_BYTES_MIN, Member, MemberState, MemberStatistics, NewGroup, OperationStatistics,
-    PageArbiter, PageFormat, PlexStatistics, Postgres, Relayout, RelayoutProgress, RelayoutState,
-    Role, ScrubFinding, ScrubReport, ScrubResult, ScrubSchedule, Shape, Split, Sqlite,
-    SyncProgress, Target, UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig, VolumeOptions,
-    VolumeStatistics, WeakGroup, Which, create as create_group, page_formats,
+    MEMBER_BYTES_MIN, Member, MemberState, MemberStatistics, NewDivided, NewGroup, NewVolume,
+    OpenPieces, OperationStatistics, PageArbiter, PageFormat, PlexStatistics, Postgres, Relayout,
+    RelayoutProgress, RelayoutState, Result as GroupResult, Role, ScrubFinding, ScrubReport,
+    ScrubResult, ScrubSchedule, Shape, Split, Sqlite, SyncProgress, TABLE_BYTES, TableLock,
+    TableMember, TableVolume, Target, UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig,
+    VolumeOptions, VolumePart, VolumeStatistics, VolumeTable, WeakGroup, Which, add_member,
+    add_volume, begin_replace, create as create_group, create_divided, end_replace, grow_volume,
+    page_formats, remove_member, remove_volume,
 };
 
 /// The example of the README, compiled with the documentation tests.

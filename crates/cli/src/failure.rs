@@ -308,6 +308,7 @@ impl From<bedplate::GroupError> for Failure {
             GroupErrorKind::Diverged => "diverged",
             GroupErrorKind::Missing => "missing_member",
             GroupErrorKind::Duplicated => "duplicated_member",
+            GroupErrorKind::Divided => "divided",
             GroupErrorKind::NewerFormat => "newer_format",
             GroupErrorKind::Corrupt => "corrupt",
             GroupErrorKind::Busy => "busy",

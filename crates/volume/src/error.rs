@@ -25,6 +25,8 @@ pub enum ErrorKind {
     Missing,
     /// Two devices claim the same place in the group.
     Duplicated,
+    /// The device is a member of a group with many volumes: it has a table in place of a label.
+    Divided,
     /// A label was written by a newer version of this software.
     NewerFormat,
     /// A label does not parse.

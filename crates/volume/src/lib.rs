@@ -21,9 +21,11 @@
 //! | `relocate/` | a spare, or free space of others, takes the place of a member that failed |
 //! | `background/` | the thread that does what is due: resync, relayout, relocation, scrubs on schedule |
 //! | `open_group/` | the handle of an open group that users have |
+//! | `divided/` | groups with many volumes: the table that says which parts of the members each has |
 #![forbid(unsafe_code)]
 
 mod background;
+mod divided;
 mod error;
 mod estimate;
 #[cfg(feature = "forge")]
@@ -46,6 +48,11 @@ mod volume;
 mod watch;
 mod wire;
 
+pub use divided::{
+    NewDivided, NewVolume, OpenPieces, TABLE_BYTES, TableLock, TableMember, TableVolume,
+    VolumePart, VolumeTable, add_member, add_volume, begin_replace, create_divided, end_replace,
+    grow_volume, remove_member, remove_volume,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use group::{
     Config, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Label, Member, MemberState, Role,

@@ -22,6 +22,10 @@ pub enum Mistake {
     BitNotWritten,
     /// A flush of a volume flushes one of its members.
     OneMemberFlushed,
+    /// The table of a group with many volumes names a volume before that is made.
+    TableBeforeVolume,
+    /// A table is changed although a member that stays misses the change.
+    TableWithoutMember,
     /// A member that missed a write goes on being read.
     FailedMemberStays,
     /// Bits of the dirty region log are taken back although what was written to the regions is not
@@ -88,7 +92,7 @@ pub enum Mistake {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl Mistake {
     /// All of them.
-    const ALL: [Self; 37] = [
+    const ALL: [Self; 39] = [
         Self::LabelsBeforeFlush,
         Self::WritesNotHeld,
         Self::RowsStayInLog,
@@ -96,6 +100,8 @@ impl Mistake {
         Self::BitNotFlushed,
         Self::BitNotWritten,
         Self::OneMemberFlushed,
+        Self::TableBeforeVolume,
+        Self::TableWithoutMember,
         Self::FailedMemberStays,
         Self::BitsClearedBeforeFlush,
         Self::BitsClearedWhileAway,

@@ -35,7 +35,7 @@ impl Volume {
                 &*device,
                 &format!("it is a member of the group {}; open the group", label.config.name),
             )),
-            Err(error) if error.kind == ErrorKind::NewerFormat => {
+            Err(error) if matches!(error.kind, ErrorKind::NewerFormat | ErrorKind::Divided) => {
                 Err(member_alone(&*device, &error.message))
             }
             Err(_) => Ok(Self { device }),

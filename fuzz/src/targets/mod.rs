@@ -25,9 +25,10 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 25] = [
+pub const TARGETS: [Target; 26] = [
     Target { name: "superblock", run: bedplate_fs::forge::decode_superblock },
     Target { name: "label", run: bedplate_volume::Label::decode_any },
+    Target { name: "table", run: bedplate_volume::VolumeTable::decode_any },
     Target { name: "group", run: group::run },
     Target { name: "log_head", run: log::head },
     Target { name: "log_records", run: log::records },

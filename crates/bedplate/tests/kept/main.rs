@@ -18,7 +18,7 @@ use bedplate::{
     MountOptions, OpenOptions, Role,
 };
 
-use making::{IDLE, KINDS, crc32c, manifest, quiet, version_of};
+use making::{IDLE, KINDS, crc32c, manifest, members_of, quiet, version_of};
 use packing::{Named, content, copies, unpack};
 
 /// A kept volume as it is opened: the file system's device, its log's, and the group below.
@@ -56,7 +56,7 @@ fn opened(devices: &[Named], options: &ImportOptions) -> Opened {
         let of_kind = |(_, device): &&Named| version_of(device).is_some_and(|(k, _)| k == kind);
         devices.iter().filter(of_kind).map(|(_, device)| Arc::clone(device)).collect::<Vec<_>>()
     };
-    let members = states("label");
+    let members = members_of(devices);
     if members.is_empty() {
         let (device, log) = (Arc::clone(&states("volume")[0]), states("log device").pop());
         return Opened { device, log, group: None };
@@ -163,7 +163,7 @@ fn s_242_a_volume_of_every_version_that_is_written_is_kept() {
             );
         }
     }
-    for (what, newest) in [("volume", 5), ("label", 7), ("log device", 1)] {
+    for (what, newest) in [("volume", 5), ("label", 8), ("log device", 1)] {
         for version in 1..=newest {
             assert!(versions[what].contains(&version), "no {what} of version {version} is kept");
         }
@@ -219,7 +219,7 @@ fn s_243_a_newer_version_is_refused_and_left_alone() {
     let before = content(&members[0]);
     let error = Group::import(&members, &IDLE).err().unwrap();
     assert_eq!(error.kind, GroupErrorKind::NewerFormat, "{error}");
-    refused(&error.to_string(), 7);
+    refused(&error.to_string(), 8);
     assert!(content(&members[0]) == before, "something was written");
 
     let devices = of("log-device");

@@ -8,9 +8,11 @@ use std::time::Duration;
 use bedplate::{
     AlignedBuf, AllocateMode, Arrangement, BlockDevice, CheckpointOptions, CloneSource, FileKind,
     FileSystem, FormatOptions, Group, ImportOptions, InodeNo, IoMode, MemoryDevice, MountOptions,
-    NewFile, NewGroup, OpenOptions, Role, Schedule, Shape, Target, Tunable, TuneOptions, Which,
-    create_group,
+    NewDivided, NewFile, NewGroup, NewVolume, OpenOptions, Role, Schedule, Shape, Target, Tunable,
+    TuneOptions, VolumeTable, Which, create_divided, create_group,
 };
+
+use bedplate_block::{Window, WindowPiece};
 
 use crate::packing::{Named, copies};
 
@@ -18,7 +20,7 @@ use crate::packing::{Named, copies};
 type Making = fn() -> Vec<Named>;
 
 /// Every kind of volume that is kept.
-pub const KINDS: [(&str, Making); 14] = [
+pub const KINDS: [(&str, Making); 15] = [
     ("unmounted", unmounted),
     ("crashed", crashed),
     ("log-device", log_device),
@@ -33,6 +35,7 @@ pub const KINDS: [(&str, Making); 14] = [
     ("scrubbed", scrubbed),
     ("degraded", degraded),
     ("split", split),
+    ("divided", divided),
 ];
 
 const VOLUME_BYTES: u64 = 32 << 20;
@@ -279,6 +282,49 @@ fn split() -> Vec<Named> {
     group.close().unwrap();
     halves.truncate(1);
     halves
+}
+
+/// A group with many volumes: files on a mirror, and a stripe beside it.
+fn divided() -> Vec<Named> {
+    let devices: Vec<_> = (0..2).map(|_| memory(64 << 20)).collect();
+    let volume = |name: &str, shape, size_bytes| NewVolume {
+        name: name.into(),
+        arrangement: Arrangement { shape, unit_bytes: 64 << 10, plexes: 2 },
+        size_bytes,
+        members: Vec::new(),
+    };
+    let volumes =
+        vec![volume("files", Shape::Mirror, Some(33 << 20)), volume("rest", Shape::Stripe, None)];
+    let members = devices.clone();
+    create_divided(&NewDivided { name: "kept".into(), members, volumes, force: false }).unwrap();
+    let named = |(at, device)| (format!("member{at}"), device);
+    let named: Vec<Named> = devices.into_iter().enumerate().map(named).collect();
+    let group = Group::import(&members_of(&named), &IDLE).unwrap();
+    let device = group.volume(Role::Data).unwrap();
+    format(&device, None);
+    let fs = mount(&device, None);
+    fill(&fs);
+    fs.unmount().unwrap();
+    drop(device);
+    group.close().unwrap();
+    named
+}
+
+/// Returns what the members of a group are: devices, or their parts of the first of many volumes.
+pub fn members_of(devices: &[Named]) -> Vec<Arc<dyn BlockDevice>> {
+    let of_group =
+        |(_, device): &&Named| version_of(device).is_some_and(|(kind, _)| kind == "label");
+    let part = |(name, device): &Named| -> Arc<dyn BlockDevice> {
+        let Ok((member, table)) = VolumeTable::read(&**device) else { return Arc::clone(device) };
+        let part = table.volumes[0].part_on(member).unwrap();
+        let piece = |piece: &std::ops::Range<u64>| WindowPiece {
+            device: Arc::clone(device),
+            start: piece.start,
+            len: piece.end - piece.start,
+        };
+        Window::open(format!("{name} in part"), part.pieces.iter().map(piece).collect())
+    };
+    devices.iter().filter(of_group).map(part).collect()
 }
 
 /// Bytes that tell where they belong: each sector has a word of its own.

@@ -31,14 +31,16 @@ const _: () = assert!(
 /// Where data begins at the earliest, and by default.
 pub(crate) const DATA_START_MIN: u64 = 4 << 20;
 
-const MAGIC: &[u8; 8] = b"BEDPGRUP";
+pub(crate) const MAGIC: &[u8; 8] = b"BEDPGRUP";
 /// The newest version. A label is of the oldest version that is able to say what it says, so that
 /// older software reads every other.
-const VERSION: u32 = 7;
+const VERSION: u32 = TABLE_VERSION;
+/// That of the table which a member of a group with many volumes has in place of a label.
+pub(crate) const TABLE_VERSION: u32 = 8;
 /// Magic, version, checksum and length stand before what only this version knows.
-const HEAD_BYTES: usize = 72;
+pub(crate) const HEAD_BYTES: usize = 72;
 /// Events are counted: none that is further away ever was, and there is always a next one.
-const EVENT_MAX: u64 = 1 << 48;
+pub(crate) const EVENT_MAX: u64 = 1 << 48;
 /// Stands in the label of a member that is coming and that no other member may name yet.
 pub(crate) const EVENT_OF_ARRIVAL: u64 = 0;
 const _: () = assert!(
@@ -66,6 +68,8 @@ pub(crate) enum Refusal {
     Absent,
     /// It is of a newer version.
     Newer(u32),
+    /// It is the table of a group with many volumes.
+    Divided,
     /// It does not parse.
     Corrupt(Fault),
 }
@@ -108,12 +112,7 @@ impl Label {
                 out.len()
             )));
         }
-        let len = out.len() as u32;
-        out[16..20].copy_from_slice(&len.to_le_bytes());
-        let crc = crc32c(&out);
-        out[12..16].copy_from_slice(&crc.to_le_bytes());
-        assert!(out.len() <= SLOT_BYTES, "I-LAB-1: a label fits its slot");
-        Ok(out)
+        Ok(sealed(out))
     }
 
     /// Reads one copy out of its slot.
@@ -126,21 +125,10 @@ impl Label {
         if version > VERSION {
             return Err(Refusal::Newer(version));
         }
-        let crc = reader.u32("the checksum")?;
-        let len = reader.u32("the length")? as usize;
-        if version == 0 || len < HEAD_BYTES || len > slot.len() {
-            return Err(Fault::new(
-                8,
-                format!("version {version} with a length of {len} is not possible"),
-            )
-            .into());
+        if version == TABLE_VERSION {
+            return Err(Refusal::Divided);
         }
-        let mut covered = slot[..len].to_vec();
-        covered[12..16].fill(0);
-        if crc32c(&covered) != crc {
-            return Err(Fault::new(12, "the checksum does not fit").into());
-        }
-        let mut reader = Reader::new(&slot[..len]);
+        let mut reader = Reader::new(slot_of(slot)?);
         reader.take(20, "the head")?;
         let flags = reader.u32("the flags")?;
         let (group, member) = (reader.id("the group")?, reader.id("the member")?);
@@ -255,7 +243,7 @@ impl Label {
         }
         // Neither copy is whole: the one that says more says what is wrong.
         let rank = |error: &Error| match error.kind {
-            ErrorKind::NewerFormat => 0,
+            ErrorKind::NewerFormat | ErrorKind::Divided => 0,
             ErrorKind::Corrupt => 1,
             ErrorKind::Device => 2,
             _ => 3,
@@ -297,6 +285,36 @@ impl Label {
         }
         Ok(device.flush()?)
     }
+}
+
+/// Returns the bytes of a copy with their length and checksum.
+pub(crate) fn sealed(mut out: Vec<u8>) -> Vec<u8> {
+    assert!(out.len() <= SLOT_BYTES, "I-LAB-1: a label fits its slot");
+    let len = out.len() as u32;
+    out[12..16].fill(0);
+    out[16..20].copy_from_slice(&len.to_le_bytes());
+    let crc = crc32c(&out);
+    out[12..16].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+/// Returns what the length and the checksum of a slot cover, where both fit.
+pub(crate) fn slot_of(slot: &[u8]) -> std::result::Result<&[u8], Fault> {
+    let mut reader = Reader::new(slot);
+    reader.take(8, "the magic number")?;
+    let version = reader.u32("the version")?;
+    let crc = reader.u32("the checksum")?;
+    let len = reader.u32("the length")? as usize;
+    if version == 0 || len < HEAD_BYTES || len > slot.len() {
+        let what = format!("version {version} with a length of {len} is not possible");
+        return Err(Fault::new(8, what));
+    }
+    let mut covered = slot[..len].to_vec();
+    covered[12..16].fill(0);
+    if crc32c(&covered) != crc {
+        return Err(Fault::new(12, "the checksum does not fit"));
+    }
+    Ok(&slot[..len])
 }
 
 /// Returns the unit in which labels are written to a device.
@@ -365,6 +383,13 @@ fn read_copy(device: &dyn BlockDevice, offset: u64) -> Result<Label> {
             format!(
                 "{name}: the label is of version {version}, and this software knows {VERSION}: use \
                  the newer one"
+            ),
+        ),
+        Refusal::Divided => Error::new(
+            ErrorKind::Divided,
+            format!(
+                "{name} is a member of a group with many volumes: name one of them, as \
+                 group:NAME/VOLUME ('bedplate volume list' shows them)"
             ),
         ),
         Refusal::Corrupt(fault) => {

@@ -309,13 +309,13 @@ fn one_copy_is_enough_and_the_newer_counts() {
 fn a_newer_version_is_refused_by_name() {
     let device = MemoryDevice::new(8 << 20);
     let mut bytes = label().encode().unwrap();
-    bytes[8] = 8;
+    bytes[8] = 9;
     let mut buf = AlignedBuf::zeroed(4096);
     buf[..bytes.len()].copy_from_slice(&sealed(bytes));
     device.write_at(&buf, 0).unwrap();
     let error = Label::read(&*device).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NewerFormat);
-    assert!(error.message.contains("memory") && error.message.contains("version 8"), "{error}");
+    assert!(error.message.contains("memory") && error.message.contains("version 9"), "{error}");
 }
 
 /// I-LAB-1: a group that no label is able to name is refused.

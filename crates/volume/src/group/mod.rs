@@ -23,10 +23,13 @@ pub use config::{
 pub(crate) use config::{FOREGROUND_PERCENT_MIN, MEMBERS_MAX, REGION_BYTES_MIN, VOLUMES_MAX};
 pub(crate) use findings::FINDING_COPIES_MAX;
 pub use findings::{FINDINGS_MAX, ScrubFinding};
-pub(crate) use label::DATA_START_MIN;
 pub use label::Label;
 #[cfg(feature = "forge")]
-pub(crate) use label::{COPIES, SLOT_BYTES, reseal};
+pub(crate) use label::reseal;
+pub(crate) use label::{
+    COPIES, DATA_START_MIN, EVENT_MAX, HEAD_BYTES, MAGIC, SLOT_BYTES, TABLE_VERSION,
+};
+pub(crate) use label::{block_bytes, sealed, slot_of, write_copy};
 pub(crate) use member_handle::MemberHandle;
 pub use relocated::{Piece, RelocatedMember};
 pub(crate) use relocated::{find, pieces_for, window_on};

@@ -101,6 +101,24 @@ impl Shape {
         }
     }
 
+    /// Says whether every member has a whole copy, so that there are as many as copies.
+    #[must_use]
+    pub fn has_a_member_per_copy(self) -> bool {
+        self == Self::Mirror
+    }
+
+    /// Returns over how many members, at least one, what a volume holds is spread, of so many that
+    /// have `plexes` copies where mirrors and stripes are nested.
+    pub(crate) fn shares(self, members: usize, plexes: usize) -> usize {
+        let shares = match self {
+            Self::Mirror => 1,
+            Self::Concat | Self::Stripe => members,
+            Self::StripeMirror | Self::MirrorStripe => members / plexes.max(1),
+            Self::Raid5 => members.saturating_sub(1),
+        };
+        shares.max(1)
+    }
+
     /// Returns what it becomes with both columns and plexes: a nested shape stays what it is.
     pub(crate) fn nested(self) -> Self {
         match self {

@@ -48,6 +48,13 @@ pub(crate) fn refuse_foreign(device: &Arc<dyn BlockDevice>, of: Option<&Config>)
                 ),
             ))
         }
+        Err(error) if error.kind == ErrorKind::Divided => {
+            let name = device.name();
+            let message = format!(
+                "{name} is a member of a group with many volumes: it is taken by force only"
+            );
+            Err(Error::new(ErrorKind::Foreign, message))
+        }
         Err(error) if error.kind == ErrorKind::NewerFormat => Err(error),
         Err(_) => Ok(()),
     }

@@ -53,6 +53,11 @@ const _: () = assert!(
 /// `Device`.
 pub fn create(new: &NewGroup) -> Result<Config> {
     check_name(&new.name)?;
+    create_named(new)
+}
+
+/// As [`create`], under any name: that of a volume of a group with many is no group's.
+pub(crate) fn create_named(new: &NewGroup) -> Result<Config> {
     let devices: Vec<&Arc<dyn BlockDevice>> =
         new.members.iter().chain(&new.log_members).chain(&new.spares).collect();
     for (at, device) in devices.iter().enumerate() {

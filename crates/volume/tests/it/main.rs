@@ -7,6 +7,7 @@ use ::bedplate_volume as tested;
 mod crash;
 mod data;
 mod death;
+mod divided;
 mod fixture;
 mod leaving;
 mod membership;
