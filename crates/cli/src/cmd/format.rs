@@ -170,6 +170,9 @@ impl Image {
         arguments: &Arguments,
     ) -> Result<Self> {
         let shown = path.display();
+        if let Some(table) = group::divided(path)? {
+            return Err(table.name_a_volume());
+        }
         if group::resolve(path)? != path
             || place::exists(path) && group::label_of(path).is_ok_and(|label| label.is_some())
         {

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::device::place;
 use crate::render::text;
 
 /// Returns where the system tells of a block device, by its number.
@@ -17,7 +18,7 @@ fn sysfs_of(number: u64) -> Option<PathBuf> {
 /// Returns the number of the disk below a path: of the file system of an image, of a loop device's
 /// file, of the disk of a partition.
 pub fn home_of(path: &Path) -> Option<u64> {
-    let meta = fs::metadata(path).ok()?;
+    let meta = fs::metadata(place::file_of(path)).ok()?;
     if meta.file_type().is_block_device() { disk_of(meta.rdev()) } else { disk_of(meta.dev()) }
 }
 

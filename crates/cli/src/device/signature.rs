@@ -39,7 +39,8 @@ pub fn refuse_kind(path: &Path) -> Result<()> {
     if place::is_remote(path) {
         return Ok(());
     }
-    let kind = std::fs::metadata(path).map_err(|e| Failure::system("find", path, &e))?.file_type();
+    let file = place::file_of(path);
+    let kind = std::fs::metadata(file).map_err(|e| Failure::system("find", path, &e))?.file_type();
     let what = match (kind.is_file() || kind.is_block_device(), kind.is_dir()) {
         (true, _) => return Ok(()),
         (_, true) => "is a directory",
@@ -54,7 +55,9 @@ pub fn refuse_kind(path: &Path) -> Result<()> {
 /// Returns the name of what lies at `path`, if it is anything known.
 pub fn recognize(path: &Path) -> Result<Option<&'static str>> {
     refuse_kind(path)?;
-    let head = if place::is_remote(path) { head_of_export(path)? } else { head_of(path)? };
+    let is_part = place::file_of(path) != path;
+    let head =
+        if is_part || place::is_remote(path) { head_of_export(path)? } else { head_of(path)? };
     Ok(SIGNATURES
         .iter()
         .find(|(at, magic, _)| head.get(*at..).is_some_and(|tail| tail.starts_with(magic)))

@@ -40,6 +40,7 @@ mod interrupted;
 mod json;
 mod log;
 mod loops;
+mod many_volumes;
 mod messages;
 mod metrics;
 mod mounted;

@@ -15,6 +15,7 @@ use std::process::{Command, Stdio};
 use clap::Args;
 use serde::Serialize;
 
+use crate::device::group::Located;
 use crate::device::{group, place};
 use crate::failure::{Failure, Result, plain};
 use crate::render::output::Output;
@@ -64,6 +65,12 @@ struct Arrival {
     units: Vec<Unit>,
 }
 
+/// What came of the volumes of a group with many.
+#[derive(Debug, Serialize)]
+struct Arrivals {
+    volumes: Vec<Arrival>,
+}
+
 /// A unit that mounts a volume of the group.
 #[derive(Debug, Serialize)]
 struct Unit {
@@ -74,6 +81,12 @@ struct Unit {
 
 pub fn identify(arguments: &IdentifyArguments, output: &Output) -> Result<()> {
     let device = &arguments.device;
+    if let Some(found) = group::divided(device)? {
+        let path = place::whole(device)?;
+        let member = found.members.iter().find(|(_, other)| *other == path);
+        let member = member.map(|(id, _)| id.to_string()).ok_or_else(|| no_member(device))?;
+        return output.show(&Identity { group: found.table.name, member });
+    }
     let label = group::label_of(device)?.ok_or_else(|| no_member(device))?;
     let (group, member) = (label.config.name.clone(), label.member.to_string());
     output.show(&Identity { group, member })
@@ -85,12 +98,22 @@ fn no_member(device: &Path) -> Failure {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let device = &arguments.device;
+    if let Some(found) = group::divided(device)? {
+        let volumes = found.table.volumes.iter().filter_map(|volume| found.volume(volume).ok());
+        let volumes = volumes.map(|located| arrival_of(&located, arguments));
+        return output.show(&Arrivals { volumes: volumes.collect::<Result<_>>()? });
+    }
     let located = group::of_member(device)?.ok_or_else(|| no_member(device))?;
+    output.show(&arrival_of(&located, arguments)?)
+}
+
+/// Starts the units of a group, where all that it needs is there.
+fn arrival_of(located: &Located, arguments: &Arguments) -> Result<Arrival> {
     let mut arrival = Arrival {
         group: located.config.name.clone(),
         found: located.members.len(),
         members: located.config.members.iter().filter(|member| !member.is_vacant()).count(),
-        waits: if group::holder::is_open(&located) { None } else { group::why_not(&located) },
+        waits: if group::holder::is_open(located) { None } else { group::why_not(located) },
         units: Vec::new(),
     };
     if arrival.waits.is_none() {
@@ -103,7 +126,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
             arrival.units.push(Unit { name, enabled, started });
         }
     }
-    output.show(&arrival)
+    Ok(arrival)
 }
 
 /// Returns the units of all volumes of a group.
@@ -154,6 +177,13 @@ impl fmt::Display for Identity {
         let group: String =
             self.group.chars().map(|c| if c.is_control() { '_' } else { c }).collect();
         write!(f, "BEDPLATE_GROUP={group}\nBEDPLATE_MEMBER={}", self.member)
+    }
+}
+
+impl fmt::Display for Arrivals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown: Vec<String> = self.volumes.iter().map(ToString::to_string).collect();
+        f.write_str(&shown.join("\n"))
     }
 }
 

@@ -6,6 +6,7 @@ use bedplate::{Id, MemberState};
 use bedplate_serve::control::GroupRequest;
 use clap::Args;
 
+use super::many;
 use crate::daemon::control::{self, Reply};
 use crate::daemon::status::Status;
 use crate::device::Access;
@@ -95,7 +96,13 @@ pub struct RemoveArguments {
     member: String,
 }
 
+/// What is done to members of a group with many volumes is done for all of these.
+const MEMBERS_OF_GROUP: &str = "name the group, and every volume of it has the device";
+
 pub fn export(arguments: &ExportArguments, output: &Output) -> Result<()> {
+    if let Some(found) = group::divided(&arguments.group)? {
+        return many::export(&found, output);
+    }
     let located = group::named(&arguments.group)?;
     let group = group::open(&located, Access::ReadWrite, false)?;
     control::lend_unmounted(&group);
@@ -115,7 +122,11 @@ pub fn export(arguments: &ExportArguments, output: &Output) -> Result<()> {
 }
 
 pub fn add(arguments: &AddArguments, output: &Output) -> Result<()> {
+    if let Some(found) = group::divided(&arguments.group)? {
+        return many::add(&found, &arguments.device, arguments.force, output);
+    }
     let located = group::named(&arguments.group)?;
+    many::refuse_part(&located, "a member of its own", MEMBERS_OF_GROUP)?;
     let request = GroupRequest::Add(newcomer::named(&arguments.device, arguments.force)?);
     let reply = control::request(&located, &request)?;
     warn_of_home(&arguments.device, &located, None);
@@ -124,6 +135,11 @@ pub fn add(arguments: &AddArguments, output: &Output) -> Result<()> {
 
 pub fn spare(arguments: &SpareArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
+    many::refuse_part(
+        &located,
+        "a spare",
+        "put a device in the place of one that failed with 'volume replace'",
+    )?;
     let request = GroupRequest::Spare(newcomer::named(&arguments.device, arguments.force)?);
     let reply = control::request(&located, &request)?;
     warn_of_home(&arguments.device, &located, None);
@@ -131,7 +147,12 @@ pub fn spare(arguments: &SpareArguments, output: &Output) -> Result<()> {
 }
 
 pub fn replace(arguments: &ReplaceArguments, output: &Output) -> Result<()> {
+    if let Some(found) = group::divided(&arguments.group)? {
+        let (member, device) = (&arguments.member, &arguments.device);
+        return many::replace(&found, member, device, arguments.force, output);
+    }
     let located = group::named(&arguments.group)?;
+    many::refuse_part(&located, "a member of its own", MEMBERS_OF_GROUP)?;
     let member = index_of(&located, &arguments.member)?;
     let reply = control::request(
         &located,
@@ -210,6 +231,9 @@ fn home_of(located: &Located, member: usize) -> Result<PathBuf> {
 }
 
 pub fn remove(arguments: &RemoveArguments, output: &Output) -> Result<()> {
+    if let Some(found) = group::divided(&arguments.group)? {
+        return many::remove(&found, &arguments.member, output);
+    }
     let located = group::named(&arguments.group)?;
     if let Some((path, member)) = outdated(&located, &arguments.member) {
         group::take_label_off(&path, member)?;

@@ -11,6 +11,7 @@ use bedplate::{
 };
 use clap::{Args, ValueEnum};
 
+use super::many::{self, VolumeSpec};
 use crate::daemon::status::Status;
 use crate::device::group;
 use crate::device::homes;
@@ -27,20 +28,25 @@ use crate::render::text;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The group's name
-    name: String,
+    pub(super) name: String,
     /// The members of the data volume, in the order of their places: block devices or image files
     #[arg(required = true)]
     members: Vec<PathBuf>,
     /// How the members are arranged
     #[arg(long, value_enum, default_value = "mirror")]
     layout: LayoutName,
+    /// A volume of a group with many, in parts of the members: NAME:LAYOUT, and :SIZE unless it gets
+    /// all that is left. It is used as group:GROUP/NAME
+    #[arg(long, value_name = "NAME:LAYOUT[:SIZE]", conflicts_with_all = ["layout", "log", "spare",
+        "reserve"])]
+    pub(super) volume: Vec<VolumeSpec>,
     /// Stripe unit, a multiple of the members' blocks [default: 64 KiB, of raid5 16 KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    unit: Option<u64>,
+    pub(super) unit: Option<u64>,
     /// Copies of everything in stripe-mirror and mirror-stripe, 2 to 4; a plain mirror has one on
-    /// every member [default: 2]
+    /// every member, and as a --volume so many [default: 2]
     #[arg(long, value_name = "N")]
-    copies: Option<usize>,
+    pub(super) copies: Option<usize>,
     /// A member for the intent log alone; several are a mirror
     #[arg(long, value_name = "MEMBER")]
     log: Vec<PathBuf>,
@@ -56,7 +62,7 @@ pub struct Arguments {
     size: Option<u64>,
     /// Take devices that hold something, or belong to another group
     #[arg(long)]
-    force: bool,
+    pub(super) force: bool,
 }
 
 /// The layouts by name.
@@ -126,6 +132,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
             })
             .collect()
     };
+    if !arguments.volume.is_empty() {
+        return run_many(arguments, open(&arguments.members)?, made, &paths, output);
+    }
     let new = NewGroup {
         name: arguments.name.clone(),
         data: Arrangement {
@@ -154,8 +163,31 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     output.show(&Status::from_config(&config))
 }
 
+/// Makes a group with many volumes.
+fn run_many(
+    arguments: &Arguments,
+    members: Vec<Arc<dyn BlockDevice>>,
+    made: Made,
+    paths: &[&PathBuf],
+    output: &Output,
+) -> Result<()> {
+    if !arguments.force {
+        members.iter().try_for_each(newcomer::refuse_volume)?;
+    }
+    let table = many::create(arguments, members)?;
+    made.keep();
+    let all: Vec<&Path> = paths.iter().map(|path| path.as_path()).collect();
+    homes::warn(&all, true);
+    let found = group::divided(&arguments.members[0])?.filter(|found| found.table.id == table.id);
+    let lost = || Failure::new("io", "the group that was made is not found: see 'volume list'");
+    many::show(&found.ok_or_else(lost)?, output).map(drop)
+}
+
 /// Refuses options that this layout has no use for.
 fn refuse_idle_options(arguments: &Arguments) -> Result<()> {
+    if !arguments.volume.is_empty() {
+        return arguments.members.iter().try_for_each(|path| many::refuse_remote(path));
+    }
     let idle = match arguments.layout {
         _ if arguments.unit.is_some() && !arguments.layout.shape().is_striped() => {
             "--unit says how a stripe is dealt out"

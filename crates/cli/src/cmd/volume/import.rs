@@ -8,6 +8,7 @@ use bedplate::{BlockDevice, Group, GroupErrorKind, ImportOptions};
 use clap::Args;
 use serde::Serialize;
 
+use super::many;
 use crate::daemon::control;
 use crate::daemon::status::Status;
 use crate::device::{self, Access, group, place, renewed};
@@ -57,6 +58,9 @@ struct Renewed {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     if arguments.new_identity {
         return output.show(&renew(arguments, output)?);
+    }
+    if let Some(found) = group::divided(&arguments.group)? {
+        return many::import(&found, arguments.degraded, output);
     }
     let located = group::named(&arguments.group)?;
     let group = group::open(&located, Access::ReadWrite, arguments.degraded)?;

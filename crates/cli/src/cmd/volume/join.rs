@@ -59,6 +59,7 @@ struct Side {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let one = named(&arguments.group)?;
+    super::many::refuse_part(&one, "a join", "it has no half")?;
     if let Some(split) = one.config.split.as_ref().filter(|split| split.joins) {
         // What is kept is decided; the other name is that of the half which was not.
         if arguments.keep == split.name {

@@ -1,11 +1,12 @@
 //! `bedplate volume
-//! create|list|show|import|export|split|join|add|spare|replace|unrelocate|remove|relayout|grow|shrink|scrub|stat|tune|wait|identify|arrived`
+//! create|add-volume|remove-volume|list|show|import|export|split|join|add|spare|replace|unrelocate|remove|relayout|grow|shrink|scrub|stat|tune|wait|identify|arrived`
 
 mod arrived;
 mod change;
 mod create;
 mod import;
 mod join;
+mod many;
 mod relayout;
 mod scrub;
 mod show;
@@ -22,6 +23,8 @@ use crate::render::output::Output;
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Create(create::Arguments),
+    AddVolume(many::AddVolumeArguments),
+    RemoveVolume(many::RemoveVolumeArguments),
     List(show::ListArguments),
     Show(show::Arguments),
     Import(import::Arguments),
@@ -47,6 +50,8 @@ pub enum Command {
 pub fn run(command: &Command, output: &Output) -> Result<Exit> {
     match command {
         Command::Create(arguments) => create::run(arguments, output),
+        Command::AddVolume(arguments) => many::add_volume(arguments, output),
+        Command::RemoveVolume(arguments) => many::remove_volume(arguments, output),
         Command::List(arguments) => return show::list(arguments, output),
         Command::Show(arguments) => return show::run(arguments, output),
         Command::Identify(arguments) => arrived::identify(arguments, output),

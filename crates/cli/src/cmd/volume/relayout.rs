@@ -9,8 +9,9 @@ use clap::{Args, ValueEnum};
 
 use super::change::{id_of, index_of, tell};
 use super::create::LayoutName;
+use super::many;
 use crate::daemon::control;
-use crate::device::group;
+use crate::device::group::{self, Located};
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
 use crate::render::progress::Bytes;
@@ -163,8 +164,9 @@ fn confirm_fewer_losses(arguments: &Arguments) -> Result<()> {
 }
 
 pub fn grow(arguments: &GrowArguments, output: &Output) -> Result<()> {
-    ask(
-        &arguments.group,
+    let located = many::grow(group::named(&arguments.group)?, arguments.size)?;
+    ask_of(
+        &located,
         RelayoutRequest::Begin(RelayoutTarget {
             size_bytes: arguments.size,
             grow: true,
@@ -190,10 +192,13 @@ fn name_of(shape: Shape) -> &'static str {
 }
 
 fn ask(group: &std::path::Path, request: RelayoutRequest, output: &Output) -> Result<()> {
-    let located = group::named(group)?;
+    ask_of(&group::named(group)?, request, output)
+}
+
+fn ask_of(located: &Located, request: RelayoutRequest, output: &Output) -> Result<()> {
     let (mut bar, mut before) = (None, 0);
     let reply =
-        control::request_with(&located, &GroupRequest::Relayout(request), &mut |moved, total| {
+        control::request_with(located, &GroupRequest::Relayout(request), &mut |moved, total| {
             let bar = bar.get_or_insert_with(|| Bytes::new(output, "moving", total));
             bar.advance(moved.saturating_sub(before));
             before = moved;

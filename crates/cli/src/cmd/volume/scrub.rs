@@ -7,6 +7,7 @@ use bedplate_serve::control::GroupRequest;
 use clap::Args;
 
 use super::change::tell;
+use super::many;
 use crate::daemon::control::{self, Reply};
 use crate::device::group;
 use crate::failure::{Exit, Failure, Result};
@@ -45,6 +46,12 @@ fn every(text: &str) -> std::result::Result<Every, String> {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    if let Some(found) = group::divided(&arguments.group)? {
+        return match arguments.every {
+            None => many::scrub(&found, arguments.repair, output),
+            Some(_) => Err(found.name_a_volume()),
+        };
+    }
     let located = group::named(&arguments.group)?;
     if let Some(every) = arguments.every {
         let every_s = if let Every::Each(every) = every { Some(every.as_secs()) } else { None };

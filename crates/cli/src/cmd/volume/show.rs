@@ -9,6 +9,7 @@ use bedplate_serve::control::GroupRequest;
 use clap::Args;
 use serde::Serialize;
 
+use super::many;
 use crate::daemon::control::{self, Reply};
 use crate::daemon::status::{SPLIT, Status};
 use crate::device::group::{self, Located};
@@ -104,11 +105,21 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 
 /// Shows a group; returns how it is.
 pub fn shown(path: &Path, output: &Output) -> Result<Exit> {
-    let mut located = group::named(path)?;
+    if let Some(found) = group::divided(path)? {
+        return many::show(&found, output);
+    }
+    let status = status_of(group::named(path)?);
+    output.show(&status)?;
+    Ok(status.exit())
+}
+
+/// Tells of a group as it is now, whether a process has it open or not.
+pub fn status_of(mut located: Located) -> Status {
     let live = control::ask_if_open(&located);
     if live.is_some() {
         // A member may have left because it was asked.
-        located = group::named(path).unwrap_or(located);
+        let again = located.members.first().map(|(path, _)| group::named(path));
+        located = again.and_then(Result::ok).unwrap_or(located);
     }
     let mut status = of_labels(&located);
     if let Some(live) = live {
@@ -129,11 +140,16 @@ pub fn shown(path: &Path, output: &Output) -> Result<Exit> {
     } else if !group::holder::is_open(&located) {
         status.refused = group::why_not(&located);
     }
-    output.show(&status)?;
-    Ok(status.exit())
+    status
 }
 
 pub fn stat(arguments: &StatArguments, output: &Output) -> Result<()> {
+    if let Some(found) = group::divided(&arguments.group)? {
+        if arguments.interval.is_some() {
+            return Err(found.name_a_volume());
+        }
+        return many::stat(&found, arguments.reset, output);
+    }
     let located = group::named(&arguments.group)?;
     let mut before: Option<Status> = None;
     for round in 1.. {

@@ -51,6 +51,11 @@ struct Parted {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
+    super::many::refuse_part(
+        &located,
+        "a split",
+        "clone files of it, or split a group of one volume",
+    )?;
     let mount = holder::mount_of(&located);
     let is_cut = located
         .config

@@ -4,14 +4,17 @@
 //! where they were last, beside that member, on the system's block devices, and in the directories
 //! of `BEDPLATE_DEVICES` (divided by colons); `group:NAME` looks in the present directory too. An
 //! export of another machine is found only by its URI: as it is named, or as another member knows it.
+//! A member of a group with many volumes stands for its parts, as the newest table has them.
 
 use std::collections::HashSet;
 use std::fs::Metadata;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use bedplate::{DeviceOptions, Engine, GroupConfig, GroupErrorKind, Label, MemberState};
-use bedplate_block::{Backing, device_path};
+use bedplate::{
+    DeviceOptions, Engine, GroupConfig, GroupErrorKind, Id, Label, MemberState, VolumeTable,
+};
+use bedplate_block::{Backing, Part, device_path};
 
 use super::holder::member_of;
 use crate::device::place;
@@ -21,7 +24,7 @@ use crate::mount;
 /// What the environment variable with more directories is called.
 const VARIABLE: &str = "BEDPLATE_DEVICES";
 /// What a group's name follows on a command line.
-const PREFIX: &str = "group:";
+pub(super) const PREFIX: &str = "group:";
 
 /// A group that was found, not opened.
 #[derive(Debug, Clone)]
@@ -107,7 +110,7 @@ pub fn of_member(path: &Path) -> Result<Option<Located>> {
             .iter()
             .filter(|member| !member.is_vacant())
             .for_each(|member| search.add(Path::new(&member.path)));
-        found.extend(search.labels_of(|_| true));
+        found.extend(search.labels());
         members = belonging(&found, &config);
         match members.iter().max_by_key(|(_, label)| label.config.event) {
             Some((_, newest)) if newest.config.event > config.event => {
@@ -126,7 +129,7 @@ pub fn of_member(path: &Path) -> Result<Option<Located>> {
             search.add_directory(path.parent().unwrap_or(Path::new("/")));
         }
         search.add_system();
-        found.extend(search.labels_of(|_| true));
+        found.extend(search.labels());
         members = belonging(&found, &config);
     }
     // The other half is kept and takes this one's members in: that is the group from now on.
@@ -159,8 +162,14 @@ pub fn by_name(name: &str) -> Result<Located> {
             "'{PREFIX}' is followed by the name of a group: 'bedplate volume list' finds groups"
         )));
     }
+    let (all, tables) = everything(&[PathBuf::from(".")]);
     let mut groups: Vec<Located> =
-        all(&[PathBuf::from(".")])?.into_iter().filter(|group| group.config.name == name).collect();
+        all.into_iter().filter(|group| group.config.name == name).collect();
+    if let (true, Some(table)) =
+        (groups.is_empty(), tables.iter().find(|(_, _, table)| table.name == name))
+    {
+        return Err(name_a_volume(&table.2));
+    }
     match (groups.pop(), groups.len()) {
         (Some(group), 0) => Ok(group),
         (Some(group), _) => Err(Failure::new(
@@ -178,6 +187,17 @@ pub fn by_name(name: &str) -> Result<Located> {
             ),
         )),
     }
+}
+
+/// Says how the volumes of a group with many are named.
+pub(super) fn name_a_volume(table: &VolumeTable) -> Failure {
+    let name = |volume: &bedplate::TableVolume| format!("group:{}", table.whole_name(&volume.name));
+    let volumes: Vec<String> = table.volumes.iter().map(name).collect();
+    let what = match volumes.is_empty() {
+        true => "has no volume yet: 'bedplate volume add-volume' makes one".to_owned(),
+        false => format!("has many volumes: name one, {}", volumes.join(" or ")),
+    };
+    Failure::new("divided", format!("group {} {what}", table.name))
 }
 
 /// Finds a group by its name in the list of mounts, wherever its members are.
@@ -216,10 +236,15 @@ pub fn named(name: &Path) -> Result<Located> {
 /// Finds all groups with members on block devices, in the directories of the environment and in
 /// `directories`.
 pub fn all(directories: &[PathBuf]) -> Result<Vec<Located>> {
+    Ok(everything(directories).0)
+}
+
+/// As [`all`], with the tables of groups with many volumes.
+pub(super) fn everything(directories: &[PathBuf]) -> (Vec<Located>, Vec<FoundTable>) {
     let mut search = Search::default();
     directories.iter().for_each(|directory| search.add_directory(directory));
     search.add_system();
-    let mut members = search.labels_of(|_| true);
+    let mut members = search.labels();
     let mut groups = Vec::new();
     let joins = |config: &GroupConfig| config.split.as_ref().is_some_and(|split| split.joins);
     while let Some((_, first)) = members
@@ -234,7 +259,27 @@ pub fn all(directories: &[PathBuf]) -> Result<Vec<Located>> {
         groups.push(located(own));
     }
     groups.sort_by(|a, b| a.config.name.cmp(&b.config.name));
-    Ok(groups)
+    (groups, search.tables)
+}
+
+/// Returns the tables of a group that one member of is at `path`: where the table says that the
+/// others are, beside it and on block devices.
+pub(super) fn tables_beside(path: &Path) -> Result<Vec<FoundTable>> {
+    let path = place::whole(path)?;
+    let mut search = Search::default();
+    search.add(&path);
+    search.labels();
+    let hints: Vec<String> = search
+        .tables
+        .iter()
+        .flat_map(|(_, _, table)| &table.members)
+        .map(|member| member.path.clone())
+        .collect();
+    hints.iter().for_each(|hint| search.add(Path::new(hint)));
+    search.add_directory(path.parent().unwrap_or(Path::new("/")));
+    search.add_system();
+    search.labels();
+    Ok(search.tables)
 }
 
 fn located(members: Vec<(PathBuf, Label)>) -> Located {
@@ -249,8 +294,6 @@ fn located(members: Vec<(PathBuf, Label)>) -> Located {
 /// Leaves one path for each device. An image and the loop device over it are one member and no
 /// copies of each other; the group is used through the loop device then, as other programs are.
 fn without_second_paths(members: Vec<(PathBuf, Label)>) -> Vec<(PathBuf, Label)> {
-    let is_block_device =
-        |path: &Path| path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
     let mut kept: Vec<(PathBuf, Label)> = Vec::new();
     for (path, label) in members {
         let is_same = |(other, of_other): &(PathBuf, Label)| {
@@ -267,20 +310,29 @@ fn without_second_paths(members: Vec<(PathBuf, Label)>) -> Vec<(PathBuf, Label)>
     kept
 }
 
-fn share_bytes(one: &Path, other: &Path) -> bool {
+pub(super) fn is_block_device(path: &Path) -> bool {
+    place::file_of(path).metadata().is_ok_and(|meta| meta.file_type().is_block_device())
+}
+
+pub(super) fn share_bytes(one: &Path, other: &Path) -> bool {
     Backing::of(one).zip(Backing::of(other)).is_some_and(|(one, other)| one.overlaps(&other))
 }
+
+/// A device with its table: where it is, which member it is.
+pub(super) type FoundTable = (PathBuf, Id, VolumeTable);
 
 /// Where members are looked for; nothing is looked at twice.
 #[derive(Default)]
 struct Search {
     seen: HashSet<PathBuf>,
     waiting: Vec<PathBuf>,
+    tables: Vec<FoundTable>,
 }
 
 impl Search {
     fn add(&mut self, path: &Path) {
-        let Ok(path) = device_path(path) else { return };
+        // Where a part is now the table of its device says.
+        let Ok(path) = device_path(&place::file_of(path)) else { return };
         let large_enough = |meta: Metadata| {
             meta.file_type().is_block_device() || meta.is_file() && meta.len() > 4 << 20
         };
@@ -305,17 +357,54 @@ impl Search {
         std::env::split_paths(&directories).for_each(|directory| self.add_directory(&directory));
     }
 
-    /// Reads the labels of what was added since the last call. What cannot be read, or not by this
-    /// user, is no member that could be used.
-    fn labels_of(&mut self, wanted: impl Fn(&Label) -> bool) -> Vec<(PathBuf, Label)> {
-        let paths = std::mem::take(&mut self.waiting);
-        let labels = paths.into_iter().filter_map(|path| match label_of(&path) {
-            Ok(label) => Some((path, label?)),
-            Err(failure) => {
-                tracing::debug!("{}: {failure}", path.display());
-                None
+    /// Reads the labels of what was added since the last call, and of the parts of what has a table.
+    /// What cannot be read, or not by this user, is no member that could be used.
+    fn labels(&mut self) -> Vec<(PathBuf, Label)> {
+        let mut labels = Vec::new();
+        for path in std::mem::take(&mut self.waiting) {
+            match label_of(&path) {
+                Ok(label) => labels.extend(label.map(|label| (path, label))),
+                Err(failure) if failure.kind == "divided" => self.add_table(&path),
+                Err(failure) => tracing::debug!("{}: {failure}", path.display()),
             }
-        });
-        labels.filter(|(_, label)| wanted(label)).collect()
+        }
+        for path in self.parts() {
+            if self.seen.insert(path.clone())
+                && let Ok(Some(label)) = label_of(&path)
+            {
+                labels.push((path, label));
+            }
+        }
+        labels
     }
+
+    fn add_table(&mut self, path: &Path) {
+        match table_of(path) {
+            Ok((member, table)) => self.tables.push((path.to_owned(), member, table)),
+            Err(failure) => tracing::debug!("{}: {failure}", path.display()),
+        }
+    }
+
+    /// Returns the parts of all volumes, as the newest table of each group has them.
+    fn parts(&self) -> Vec<PathBuf> {
+        let newest = |(_, _, table): &&FoundTable| {
+            let of_group = self.tables.iter().filter(|(_, _, other)| other.id == table.id);
+            of_group.map(|(_, _, other)| other).max_by_key(|other| other.event)
+        };
+        let parts = |found: &FoundTable| {
+            let volumes = newest(&found).into_iter().flat_map(|table| &table.volumes);
+            let of_device = volumes.filter_map(|volume| volume.part_on(found.1));
+            let path = |part: &bedplate::VolumePart| {
+                Part { device: found.0.clone(), pieces: part.pieces.clone() }.path()
+            };
+            of_device.map(path).collect::<Vec<_>>()
+        };
+        self.tables.iter().flat_map(parts).collect()
+    }
+}
+
+/// Reads the table of a member of a group with many volumes.
+pub(super) fn table_of(path: &Path) -> Result<(Id, VolumeTable)> {
+    let device = bedplate_block::open(path, &to_look())?;
+    Ok(VolumeTable::read(&*device)?)
 }
