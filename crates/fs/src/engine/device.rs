@@ -87,12 +87,12 @@ impl Engine {
     /// not made by [`write_device`](Self::write_device), comes after them (I-HOM-2).
     #[inline]
     pub(crate) fn settle(&self, range: &Range<u64>) -> Result<()> {
-        Ok(self.meta.homes().settle(range, &*self.device)?)
+        self.meta.homes().settle(range, &*self.device)
     }
 
     /// Makes all writes that records of the log carry.
     pub(crate) fn write_homes(&self) -> Result<()> {
-        Ok(self.meta.write_homes()?)
+        self.meta.write_homes()
     }
 
     /// Returns whether a record may carry so many bytes of data.
