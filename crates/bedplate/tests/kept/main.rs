@@ -163,7 +163,7 @@ fn s_242_a_volume_of_every_version_that_is_written_is_kept() {
             );
         }
     }
-    for (what, newest) in [("volume", 5), ("label", 8), ("log device", 1)] {
+    for (what, newest) in [("volume", 6), ("label", 8), ("log device", 1)] {
         for version in 1..=newest {
             assert!(versions[what].contains(&version), "no {what} of version {version} is kept");
         }
@@ -208,7 +208,7 @@ fn s_243_a_newer_version_is_refused_and_left_alone() {
     let before = content(&volume);
     let error = FileSystem::mount(Arc::clone(&volume), None, quiet()).err().unwrap();
     assert_eq!(error.kind, ErrorKind::NewerFormat, "{error}");
-    refused(&error.to_string(), 5);
+    refused(&error.to_string(), 6);
     let error = FileSystem::check(&volume, None, true).err().unwrap();
     assert_eq!(error.kind, ErrorKind::NewerFormat, "{error}");
     assert!(content(&volume) == before, "something was written");

@@ -82,6 +82,15 @@ fn crashed() -> Vec<Named> {
     let fs = mount(&device, None);
     write(&fs, "/late", 0, &pattern(9, 3 * BLOCK + 5), None);
     fs.open("/late", &OpenOptions::read_write()).unwrap().sync_data().unwrap();
+    // Of all but the first the log alone has the data.
+    let concurrent = OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::create() };
+    let file = fs.open("/appended", &concurrent).unwrap();
+    for at in 0..4_u64 {
+        let bytes = AlignedBuf::from_slice(&pattern(20 + at, 512));
+        file.write_at(&bytes, at * 512).unwrap();
+        file.sync_data().unwrap();
+    }
+    drop(file);
     let left = copies(&[("volume".into(), device)]);
     fs.unmount().unwrap();
     left
