@@ -68,6 +68,15 @@ impl Engine {
     /// Reads bytes of the device, and what records of the log carry of them.
     #[inline]
     pub(crate) fn read_device(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        if self.meta.homes().bytes() > 0 {
+            return self.read_overlaid(buf, at);
+        }
+        Ok(in_device(|| self.device.read_at(buf, at))?)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_overlaid(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let overlay = self.meta.homes().overlay(&(at..at + buf.len() as u64));
         in_device(|| self.device.read_at(buf, at))?;
         if let Some(overlay) = overlay {
