@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
-use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,54 +13,13 @@ use crate::nfs_client::{
     Args, CREATE, Client, FILE_SYNC, GETATTR, LOOKUP, MKDIR, OK, READ_ONLY, STALE, UNSTABLE, made,
     place,
 };
+use crate::nfs_server::Server;
 
 /// "Ask again later".
 const JUKEBOX: u32 = 10_008;
 
-/// A server that is killed when a test fails.
-pub struct Server {
-    child: Child,
-    pub address: SocketAddr,
-}
-
-impl Server {
-    /// Serves a directory, and waits until it does.
-    pub fn start(dir: &Path, more: &[&str]) -> Self {
-        Self::start_at(dir, "0", more)
-    }
-
-    pub fn start_at(dir: &Path, listen: &str, more: &[&str]) -> Self {
-        let arguments = ["--json", "export", "nfs", text(dir), "--listen", listen, "--insecure"];
-        let mut child =
-            command(arguments.iter().chain(more)).stdout(Stdio::piped()).spawn().unwrap();
-        let mut told = String::new();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        while output.read_line(&mut told).unwrap() > 0 && !told.trim_end().ends_with('}') {}
-        let told: Value = serde_json::from_str(&told).unwrap();
-        assert_eq!(told["dir"].as_str(), dir.to_str());
-        Self { child, address: told["address"].as_str().unwrap().parse().unwrap() }
-    }
-
-    fn client(&self) -> Client {
-        Client::connect(self.address, 0)
-    }
-
-    /// Sends a signal that does not end it.
-    pub fn pause(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    pub fn send(mut self, signal: Signal) -> Option<i32> {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-        self.child.wait().unwrap().code()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _gone = self.child.kill();
-        let _reaped = self.child.wait();
-    }
+fn client_of(server: &Server) -> Client {
+    Client::connect(server.address, 0)
 }
 
 fn can_export(test: &str) -> bool {
@@ -91,7 +48,7 @@ fn a_directory_of_a_mount_is_served_with_all_that_it_holds() {
     std::fs::create_dir(dir.join("shared")).unwrap();
     std::fs::write(dir.join("beside"), b"not served").unwrap();
     let server = Server::start(&dir.join("shared"), &["--squash", "none"]);
-    let mut client = server.client();
+    let mut client = client_of(&server);
     let root = client.mount(text(&dir.join("shared"))).unwrap();
     assert_eq!(client.lookup(&root, ".."), Ok(root.clone()), "nothing lies above");
     let file = client.create(&root, "file");
@@ -121,8 +78,8 @@ fn a_directory_of_a_mount_is_served_with_all_that_it_holds() {
     // Root of the client is anonymous unless told otherwise, and a user of its own right as ever.
     assert_eq!(server.send(Signal::TERM), Some(0));
     let server = Server::start(&dir.join("shared"), &[]);
-    assert_eq!(server.client().nfs(MKDIR, &place(&root, "dir").mode(None)).0, 13);
-    assert_eq!(server.client().attr(&file).size, 1 << 20, "handles outlive the server");
+    assert_eq!(client_of(&server).nfs(MKDIR, &place(&root, "dir").mode(None)).0, 13);
+    assert_eq!(client_of(&server).attr(&file).size, 1 << 20, "handles outlive the server");
     assert_eq!(server.send(Signal::INT), Some(0));
     bedplate(["unmount", text(&dir)]).succeeds();
 }
@@ -139,10 +96,10 @@ fn s_463_what_was_committed_is_there_after_kills_of_server_and_mount() {
     let mount = ["--json", "mount", text(&image), text(&dir), "-o", "allow_other"];
     let mut daemon = bedplate(mount).succeeds().json();
     let mut server = Server::start(&dir, &["--squash", "none"]);
-    let root = server.client().mount(text(&dir)).unwrap();
+    let root = client_of(&server).mount(text(&dir)).unwrap();
     let mut verifiers = BTreeSet::new();
     for round in 0..4_u8 {
-        let mut client = server.client();
+        let mut client = client_of(&server);
         let names = ["committed", "stable"].map(|name| format!("{name}-{round}"));
         let [committed, stable] = [0, 1].map(|at| client.create(&root, &names[at]));
         let data = vec![round; 100_000];
@@ -170,7 +127,7 @@ fn s_463_what_was_committed_is_there_after_kills_of_server_and_mount() {
             until("the mount's return", || client.nfs(GETATTR, &Args::of(&root)).0 == OK);
             assert!(!verifiers.contains(&client.commit(&committed)), "what may be lost is told");
         }
-        let mut client = server.client();
+        let mut client = client_of(&server);
         for handle in [&committed, &stable] {
             assert!(client.read(handle, 0, 1 << 20).0 == data, "round {round}");
         }
@@ -195,7 +152,7 @@ fn s_464_nothing_is_served_of_a_directory_that_is_not_the_exported_one() {
     let scratch = Scratch::new();
     let (image, dir) = scratch.mounted("allow_other");
     let server = Server::start(&dir, &["--squash", "none"]);
-    let mut client = server.client();
+    let mut client = client_of(&server);
     let root = client.mount(text(&dir)).unwrap();
     let daemon = bedplate(["--json", "info", text(&dir)]).succeeds().json();
     let pid = Pid::from_raw(daemon["pid"].as_i64().unwrap() as i32).unwrap();
@@ -225,7 +182,7 @@ fn s_472_checkpoints_are_served_read_only() {
     bedplate(["checkpoint", "create", text(&dir), "then"]).succeeds();
     std::fs::write(dir.join("file"), b"now").unwrap();
     let server = Server::start(&dir, &["--squash", "none"]);
-    let mut client = server.client();
+    let mut client = client_of(&server);
     let root = client.mount(text(&dir)).unwrap();
     let checkpoints = client.lookup(&root, ".checkpoints").unwrap();
     let then = client.lookup(&checkpoints, "then").unwrap();
@@ -259,7 +216,7 @@ fn s_468_other_machines_are_served_only_where_told_and_errors_say_what_to_do() {
     while output.read_line(&mut told).unwrap() > 0 && !told.trim_end().ends_with('}') {}
     let told: Value = serde_json::from_str(&told).unwrap();
     let server = Server { child, address: told["address"].as_str().unwrap().parse().unwrap() };
-    let mut client = server.client();
+    let mut client = client_of(&server);
     let record = client.record(crate::nfs_client::NFS, LOOKUP, &Args::default());
     // It may be closed already.
     let _sent = std::io::Write::write_all(&mut client.stream, &record);
@@ -276,7 +233,7 @@ fn s_465_a_handle_of_a_checkpoint_ends_with_the_mount_and_others_do_not() {
     std::fs::write(dir.join("file"), b"content").unwrap();
     bedplate(["checkpoint", "create", text(&dir), "then"]).succeeds();
     let server = Server::start(&dir, &["--squash", "none"]);
-    let mut client = server.client();
+    let mut client = client_of(&server);
     let root = client.mount(text(&dir)).unwrap();
     let file = client.lookup(&root, "file").unwrap();
     let checkpoints = client.lookup(&root, ".checkpoints").unwrap();
@@ -286,7 +243,7 @@ fn s_465_a_handle_of_a_checkpoint_ends_with_the_mount_and_others_do_not() {
     bedplate(["unmount", text(&dir)]).succeeds();
     bedplate(["mount", text(&image), text(&dir), "-o", "allow_other"]).succeeds();
     let server = Server::start(&dir, &["--squash", "none"]);
-    let mut client = server.client();
+    let mut client = client_of(&server);
     assert_eq!(client.read(&file, 0, 100).0, b"content");
     assert_eq!(client.fails(GETATTR, &Args::of(&old)), STALE);
     drop(server);

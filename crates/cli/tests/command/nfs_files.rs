@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::harness::{Scratch, bedplate, command, pattern, text};
-use crate::network_exports::Server;
+use crate::nfs_server::Server;
 
 /// More than a request, and no whole block.
 const LEN: usize = (9 << 20) + 777;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Run, Scratch, bedplate, can_mount, command, pattern, run, text};
-use crate::network_exports::Server;
+use crate::nfs_server::Server;
 
 /// A directory that is served, and one of this machine for it.
 struct Bed {
