@@ -95,6 +95,8 @@ pub(crate) fn share_range(
         if source_first { (&locks.0, &locks.1) } else { (&locks.1, &locks.0) };
     pair.source.write_held_write(held_source)?;
     pair.target.write_held_write(held)?;
+    // Processes with a lease of the target read the device.
+    fs.write_homes()?;
     pair.share(held, len)
 }
 

@@ -244,3 +244,25 @@ fn s_596_a_log_moves_beside_appends_whose_data_it_has() {
         bed.survives("S-596: a log that moved");
     }
 }
+
+/// S-596: blocks that another file gets too are on the device by then: it may have a lease.
+#[test]
+fn s_596_what_a_copied_range_shares_is_on_the_device() {
+    let mut bed = Bed::new(7, 4096, IoMode::Concurrent);
+    (0..8).for_each(|_| _ = bed.append(4096));
+    let on_device = |bed: &Bed, file: &File| -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for extent in file.extents().unwrap() {
+            let mut buf = AlignedBuf::zeroed(extent.len as usize);
+            bed.device.read_at(&mut buf, extent.volume_offset).unwrap();
+            bytes.extend_from_slice(&buf);
+        }
+        bytes.truncate(bed.model.len());
+        bytes
+    };
+    assert!(on_device(&bed, &bed.file) != bed.model, "S-596: the log alone has it");
+    let copy = bed.fs.open("/copy", &OpenOptions::create()).unwrap();
+    let len = bed.model.len() as u64;
+    assert_eq!(bed.file.copy_range(0, &copy, 0, len).unwrap(), len);
+    assert!(on_device(&bed, &copy) == bed.model, "S-596: the copy reads the device");
+}
