@@ -53,7 +53,7 @@ fn holds(scratch: &Scratch, volume: &str, len: usize) {
     at(scratch, &["check", &format!("group:tank/{volume}")]).succeeds();
 }
 
-/// S-564, S-565, S-567, S-569: made, used by name, one more, grown, laid out anew, removed, moved.
+/// S-564, S-565, S-567, S-569: made, used by name, one more, grown, given another layout, removed, moved.
 #[test]
 fn s_569_volumes_of_one_group_are_used_by_name_and_move_together() {
     let scratch = Scratch::new();

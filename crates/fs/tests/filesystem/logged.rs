@@ -91,7 +91,7 @@ fn s_596_a_small_durable_append_is_one_write_of_the_device() {
         let mut bed = Bed::new(seed, block, IoMode::Concurrent);
         bed.append(len);
         let writes: usize = (0..20).map(|_| bed.append(len)).sum();
-        // A record that takes another block, or an extent that is written anew, is no exception.
+        // An append that takes another block is no exception.
         assert_eq!(writes, 20, "S-596: {len} bytes in blocks of {block}");
         bed.holds(&bed.file, "S-596: what the log has is read");
         bed.survives("S-596: after a power cut");
