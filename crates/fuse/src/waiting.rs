@@ -9,8 +9,10 @@
 //!
 //! The kernel wakes the thread that has waited longest. Were all of them to wait there, each request
 //! of a program that makes one after the other would be served by the thread whose memory has been
-//! out of the processor's caches for longest.
+//! out of the processor's caches for longest. For the same reason the one that has rested for the
+//! shortest time is woken here.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use parking_lot::{Condvar, Mutex};
@@ -23,12 +25,12 @@ pub(crate) struct Waiting {
     in_kernel: AtomicU32,
     /// A leaf.
     resting: Mutex<Resting>,
-    wake: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Resting {
-    threads: u32,
+    /// What wakes each, the last one to rest at the end.
+    threads: Vec<Arc<Condvar>>,
     /// The connection has ended: none rests any more.
     is_over: bool,
 }
@@ -37,11 +39,12 @@ struct Resting {
 pub(crate) struct Turn<'a>(&'a Waiting);
 
 impl Default for Waiting {
-    /// A place for each processor: further threads could not run at once. At least two: one takes
-    /// the next request, the other the one that comes while that is served.
+    /// A place for each processor, since further threads could not run at once, and one more. A
+    /// single caller makes requests without waiting for their answers, such as RELEASE, and its next
+    /// one meanwhile: neither is to leave the kernel without a thread, whereupon one is woken.
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(2, |count| count.get().max(2));
-        Self::new(u32::try_from(processors).unwrap_or(u32::MAX))
+        Self::new(u32::try_from(processors).map_or(u32::MAX, |count| count.saturating_add(1)))
     }
 }
 
@@ -51,7 +54,6 @@ impl Waiting {
             places,
             in_kernel: AtomicU32::new(0),
             resting: Mutex::default(),
-            wake: Condvar::new(),
         }
     }
 
@@ -61,9 +63,9 @@ impl Waiting {
             let mut resting = self.resting.lock();
             // Asked again under the lock, which the last one that leaves takes to wake another.
             while !resting.is_over && !self.enters() {
-                resting.threads += 1;
-                self.wake.wait(&mut resting);
-                resting.threads -= 1;
+                let wake = Arc::new(Condvar::new());
+                resting.threads.push(Arc::clone(&wake));
+                wake.wait(&mut resting);
             }
             if resting.is_over {
                 self.in_kernel.fetch_add(1, SeqCst);
@@ -74,8 +76,11 @@ impl Waiting {
 
     /// Has all threads look for requests, of which there are no more.
     pub(crate) fn end(&self) {
-        self.resting.lock().is_over = true;
-        self.wake.notify_all();
+        let mut resting = self.resting.lock();
+        resting.is_over = true;
+        for wake in resting.threads.drain(..) {
+            wake.notify_one();
+        }
     }
 
     fn enters(&self) -> bool {
@@ -88,8 +93,10 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let before = self.0.in_kernel.fetch_sub(1, SeqCst);
         assert!(before > 0, "a thread that leaves has entered");
-        if before == 1 && self.0.resting.lock().threads > 0 {
-            self.0.wake.notify_one();
+        if before == 1
+            && let Some(wake) = self.0.resting.lock().threads.pop()
+        {
+            wake.notify_one();
         }
     }
 }
@@ -129,8 +136,8 @@ mod tests {
         ((0..count).map(start).collect(), told)
     }
 
-    fn resting(waiting: &Waiting, count: u32) {
-        while waiting.resting.lock().threads != count {
+    fn resting(waiting: &Waiting, count: usize) {
+        while waiting.resting.lock().threads.len() != count {
             std::thread::yield_now();
         }
     }
@@ -158,6 +165,26 @@ mod tests {
         }
         held.into_iter().for_each(|held| held.thread.join().unwrap());
         assert_eq!(waiting.in_kernel.load(SeqCst), 0);
+    }
+
+    #[test]
+    fn the_one_that_has_rested_for_the_shortest_time_is_woken() {
+        let waiting = Arc::new(Waiting::new(1));
+        let (first, told) = started(&waiting, 1);
+        told.recv_timeout(LONG).expect("the first has its turn");
+        let rests = |count| {
+            let thread = started(&waiting, 1);
+            resting(&waiting, count);
+            thread
+        };
+        let rested: Vec<_> = (1..=3).map(rests).collect();
+        first[0].leave.send(()).unwrap();
+        for (held, told) in rested.iter().rev() {
+            told.recv_timeout(LONG).expect("it has its turn");
+            held[0].leave.send(()).unwrap();
+        }
+        let all = rested.into_iter().flat_map(|(held, _)| held).chain(first);
+        all.for_each(|held| held.thread.join().unwrap());
     }
 
     /// Requests that come one by one are each taken, whichever threads rest.
