@@ -20,7 +20,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::measure::{
     CpuTimes, DeviceLog, DeviceOps, DeviceUse, Latencies, LatencySummary, page_cache_bytes,
-    thread_waits,
+    processor_s, thread_waits,
 };
 use crate::results::{CpuUse, Measurement, TimePoint};
 use crate::target::Target;
@@ -271,6 +271,8 @@ struct Reading {
     device: Option<DeviceOps>,
     waits: Option<Waits>,
     page_cache_bytes: u64,
+    /// Processor time of this process and of those that serve the target.
+    processor_s: Option<f64>,
     ops: u64,
 }
 
@@ -287,6 +289,7 @@ fn read_instruments(shared: &Shared<'_>) -> Reading {
         device: shared.job.target.device_ops(),
         waits: shared.job.target.waits(),
         page_cache_bytes: page_cache_bytes(),
+        processor_s: processor_s(shared.job.target.processes()),
         ops: shared.live.iter().map(|live| live.ops.load(Relaxed)).sum(),
     }
 }
@@ -412,6 +415,12 @@ fn latencies(tallies: &[Tally]) -> BTreeMap<String, LatencySummary> {
     Class::ALL.into_iter().filter_map(of_class).collect()
 }
 
+/// Returns the processor time of each operation between two readings.
+fn cpu_us_per_op(first: &Reading, last: &Reading) -> Option<f64> {
+    let spent_s = (last.processor_s? - first.processor_s?).max(0.0);
+    (last.ops > first.ops).then(|| spent_s * 1e6 / (last.ops - first.ops) as f64)
+}
+
 fn conclude(
     job: &Job<'_>,
     shared: &Shared<'_>,
@@ -452,6 +461,7 @@ fn conclude(
         bytes: tallies.iter().map(|t| t.bytes).sum(),
         latency: latencies(tallies),
         cpu: CpuUse::of(&cpu),
+        cpu_us_per_op: cpu_us_per_op(first, last),
         waits_per_op: if rated_total == 0 { 0.0 } else { waits as f64 / rated_total as f64 },
         lock_waits_per_op: waited
             .as_ref()

@@ -4,6 +4,7 @@
 
 mod advise;
 mod bed;
+mod columns;
 mod compare;
 mod csv;
 mod driver;
@@ -23,6 +24,8 @@ mod table;
 mod target;
 mod units;
 mod volumes;
+mod way_table;
+mod ways;
 mod workload;
 
 pub use advise::{AdviseOptions, Advised, FileClass, Ruling, Sorted, Standing, Step, advise};
@@ -51,6 +54,7 @@ pub use table::table;
 pub use target::{Caching, Confirm, Kind, Place, PlaceInfo, Role, TargetInfo, TargetSpec, Targets};
 pub use units::{format_micros, format_number};
 pub use volumes::{VolumeReport, VolumeRow, Volumes};
+pub use ways::{Way, Ways, follow_order, run_ways};
 pub use workload::{
     Cached, Checkpoint, Copy, DataLayout, Engine, Images, Increments, LogState, Mixed, Oltp,
     PageMoves, Pipe, Redo, Scan, Sequential, Server, Sio, Workload, Writers,

@@ -139,6 +139,10 @@ pub struct Measurement {
     pub latency: BTreeMap<String, LatencySummary>,
     /// How the processors were used, all of the machine.
     pub cpu: CpuUse,
+    /// Processor time of this process, and of those that serve the target where they are known, in
+    /// microseconds for each operation; `None` where that is not known.
+    #[serde(default)]
+    pub cpu_us_per_op: Option<f64>,
     /// How often a worker gave up its processor, per operation: waits for the device, for locks and
     /// for hand-offs.
     pub waits_per_op: f64,
@@ -171,6 +175,14 @@ impl Measurement {
     pub fn devices_busy_percent(&self) -> Option<f64> {
         let sum: f64 = self.devices.iter().map(|device| device.busy_percent).sum();
         (!self.devices.is_empty()).then(|| sum / self.devices.len() as f64)
+    }
+
+    /// Returns what the whole machine spent for each operation, in microseconds of a processor: also
+    /// the kernel's own threads, and whatever else ran.
+    #[must_use]
+    pub fn machine_us_per_op(&self) -> f64 {
+        let spent_us = self.cpu.busy_cpus() * self.elapsed_s * 1e6;
+        if self.ops_observed > 0 { spent_us / self.ops_observed as f64 } else { 0.0 }
     }
 
     /// Returns the rate for each processor that was busy: what the workload would cost on a full

@@ -192,7 +192,7 @@ fn count(case: usize, target: usize, m: &Measurement) -> Option<Count> {
     })
 }
 
-fn check_stop(stop: &AtomicBool) -> Result<()> {
+pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
     if stop.load(Relaxed) { Err(Error::interrupted()) } else { Ok(()) }
 }
 
@@ -264,7 +264,7 @@ fn plan(
 }
 
 /// Drops the records of rounds that did not reach all targets of their case.
-fn keep_whole_rounds(found: &mut WorkloadResults) {
+pub(crate) fn keep_whole_rounds(found: &mut WorkloadResults) {
     let skipped = &found.skipped;
     let targets = found.targets.len();
     let expected = |case: usize| targets - skipped.iter().filter(|s| s.case == case).count();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::measure::{DeviceOps, LatencySummary, Spread};
-use crate::results::{Case, Measurement, Record, WorkloadResults};
+use crate::results::{Case, Measurement, Record, Skipped, WorkloadResults};
 use crate::target::Role;
 
 /// One target in one case, over all rounds.
@@ -38,6 +38,11 @@ pub struct Row {
     /// Shares of the processors in percent: user, system, idle, and idle while a block device was
     /// at work.
     pub cpu_percent: [f64; 4],
+    /// Processor time for each operation in microseconds: of this process and of those that serve the
+    /// target.
+    pub cpu_us_per_op: Option<f64>,
+    /// That of the whole machine.
+    pub machine_us_per_op: f64,
     /// The rate for each busy processor.
     pub rate_per_busy_cpu: f64,
     /// Device reads, writes and flushes for each operation of the program; `None` where they are
@@ -144,6 +149,8 @@ fn row(workload: &WorkloadResults, case: usize, target: usize, records: &[&Recor
         kib_per_s: median(&Measurement::kib_per_s),
         busy_percent: median(&|m| m.cpu.busy_percent()),
         cpu_percent: [share(0), share(1), share(2), share(3)],
+        cpu_us_per_op: cpu_us_per_op(records),
+        machine_us_per_op: median(&Measurement::machine_us_per_op),
         rate_per_busy_cpu: median(&Measurement::rate_per_busy_cpu),
         device_per_op: exact.map(|count| [count.reads, count.writes, count.flushes]).or(counted),
         device_bytes_per_op: exact
@@ -164,6 +171,12 @@ fn row(workload: &WorkloadResults, case: usize, target: usize, records: &[&Recor
 /// The median over rounds of what each measured.
 fn median(records: &[&Record], value: impl Fn(&Measurement) -> f64) -> f64 {
     Spread::of(&records.iter().map(|r| value(&r.measurement)).collect::<Vec<_>>()).median
+}
+
+/// The median over the rounds in which it is known.
+fn cpu_us_per_op(records: &[&Record]) -> Option<f64> {
+    let known: Vec<f64> = records.iter().filter_map(|r| r.measurement.cpu_us_per_op).collect();
+    (!known.is_empty()).then(|| Spread::of(&known).median)
 }
 
 /// Percentiles of each kind of operation, medians over rounds.
@@ -188,6 +201,26 @@ fn response_us(records: &[&Record]) -> Option<[f64; 3]> {
         .then(|| [at(|l| l.mean_us), at(|l| l.quantile_us(0.95).unwrap_or(0.0)), at(|l| l.p99_us)])
 }
 
+/// Returns what was not measured and why, a sentence each; of a target that served no case, one.
+pub(crate) fn not_measured(workload: &WorkloadResults) -> Vec<String> {
+    let mut told = Vec::new();
+    for skipped in &workload.skipped {
+        let label = &workload.targets[skipped.target].label;
+        let same =
+            |other: &&Skipped| other.target == skipped.target && other.reason == skipped.reason;
+        let what = if workload.skipped.iter().filter(same).count() == workload.cases.len() {
+            label.clone()
+        } else {
+            format!("{} on {label}", workload.cases[skipped.case].name)
+        };
+        let sentence = format!("{what}: {}", skipped.reason);
+        if !told.contains(&sentence) {
+            told.push(sentence);
+        }
+    }
+    told
+}
+
 /// The rate that the others of a round are compared with: the first target's that serves the case.
 fn reference(workload: &WorkloadResults, case: usize, round: usize) -> Option<f64> {
     let same = workload.records.iter().filter(|r| r.case == case && r.round == round);
@@ -209,6 +242,7 @@ pub(crate) mod tests {
             bytes: 0,
             latency: BTreeMap::new(),
             cpu: CpuUse::default(),
+            cpu_us_per_op: None,
             waits_per_op: 0.0,
             lock_waits_per_op: None,
             waits: BTreeMap::new(),
@@ -291,6 +325,17 @@ pub(crate) mod tests {
             (mean - 101.0).abs() < 1.0 && (p95 - 190.0).abs() < 1.0 && (p99 - 198.0).abs() < 1.0
         );
         assert_eq!((rows[0].kib_per_s, rows[0].cpu_percent), (2.0, [41.0, 0.0, 0.0, 7.0]));
+    }
+
+    #[test]
+    fn a_target_that_serves_nothing_is_told_once() {
+        let mut results = results(&[("a", &[1.0]), ("b", &[]), ("c", &[])]);
+        let workload = &mut results.workloads[0];
+        workload.cases.push(Case { name: "other".into(), ..workload.cases[0].clone() });
+        let skipped = |case, target, reason: &str| Skipped { case, target, reason: reason.into() };
+        workload.skipped =
+            vec![skipped(0, 1, "no server"), skipped(1, 1, "no server"), skipped(1, 2, "no list")];
+        assert_eq!(not_measured(workload), ["b: no server", "other on c: no list"]);
     }
 
     #[test]

@@ -2,17 +2,22 @@
 
 use std::fmt::Write;
 
-use crate::measure::Spread;
+use crate::columns::{align, percent, push_not_measured};
 use crate::results::{Results, WorkloadResults};
 use crate::summary::{Row, by_case, summarize};
 use crate::units::{format_micros, format_number};
+use crate::way_table::push_ways;
 
 /// Returns the compact table of everything measured.
 #[must_use]
 pub fn table(results: &Results) -> String {
     let mut text = String::new();
     for workload in &results.workloads {
-        push_workload(&mut text, workload);
+        if workload.name == "ways" {
+            push_ways(&mut text, workload);
+        } else {
+            push_workload(&mut text, workload);
+        }
     }
     if results.interrupted {
         text.push_str("\nInterrupted: only what was finished is shown.\n");
@@ -60,11 +65,7 @@ fn push_workload(text: &mut String, workload: &WorkloadResults) {
         counting_words(&rows)
     );
     push_figures(text, workload, &rows);
-    for skipped in &workload.skipped {
-        let (case, target) =
-            (&workload.cases[skipped.case].name, &workload.targets[skipped.target].label);
-        let _ = writeln!(text, "  not measured: {case} on {target}: {}", skipped.reason);
-    }
+    push_not_measured(text, workload);
 }
 
 /// Says how device operations were counted, where that matters.
@@ -101,10 +102,6 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-fn percent(spread: &Spread) -> String {
-    if spread.n < 2 { "–".into() } else { format!("{:.0}%", spread.noise() * 100.0) }
-}
-
 /// Figures that only some workloads have, one line a target.
 fn push_figures(text: &mut String, workload: &WorkloadResults, rows: &[Row]) {
     for row in rows.iter().filter(|row| !row.figures.is_empty()) {
@@ -120,29 +117,6 @@ fn push_figures(text: &mut String, workload: &WorkloadResults, rows: &[Row]) {
             row.label,
             figures.join(", ")
         );
-    }
-}
-
-/// Pads columns; a line of one cell spans all of them.
-fn align(text: &mut String, lines: &[Vec<String>]) {
-    let width = |column: usize| {
-        lines.iter().filter(|l| l.len() > 1).map(|l| l[column].chars().count()).max().unwrap_or(0)
-    };
-    debug_assert!(
-        lines.iter().all(|line| line.len() == 1 || line.len() == HEAD.len()),
-        "a line has a cell for each column, or one for all"
-    );
-    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
-    for line in lines {
-        if let [only] = &line[..] {
-            let _ = writeln!(text, "  {only}");
-            continue;
-        }
-        let _ = write!(text, "  {:<w$}", line[0], w = widths[0]);
-        for (cell, &width) in line.iter().zip(&widths).skip(1) {
-            let _ = write!(text, "  {cell:>width$}");
-        }
-        text.push('\n');
     }
 }
 

@@ -6,6 +6,7 @@ mod device_ops;
 mod device_use;
 mod latency;
 mod page_cache;
+mod processes;
 pub(crate) mod stats;
 mod trace;
 
@@ -17,4 +18,5 @@ pub use device_use::{DevicePoint, DeviceUse};
 pub(crate) use latency::Latencies;
 pub use latency::LatencySummary;
 pub(crate) use page_cache::page_cache_bytes;
+pub(crate) use processes::processor_s;
 pub use stats::{Comparison, Spread, Verdict};

@@ -8,6 +8,7 @@ mod section;
 mod sizing;
 mod traced;
 mod verdict;
+mod ways;
 
 use std::fs;
 use std::path::{Path, PathBuf};

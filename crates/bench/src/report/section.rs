@@ -11,10 +11,11 @@ use super::plot::{
 };
 use super::processors::{cpu_curves, cpu_over_time};
 use super::verdict::{self, verdict};
+use super::ways::cost_plots;
 use crate::measure::{DeviceOps, LatencySummary};
 use crate::papers::paper;
 use crate::results::{Case, Measurement, Record, TimePoint, WorkloadResults};
-use crate::summary::{Row, by_case, records_of, summarize};
+use crate::summary::{Row, by_case, not_measured, records_of, summarize};
 use crate::units::{format_micros, format_number};
 
 pub(super) fn section(page: &mut String, workload: &WorkloadResults) {
@@ -193,6 +194,9 @@ fn other_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<Figure> {
         plots.extend(utilisation(workload, case));
         plots.extend(waits(workload, case));
     }
+    if workload.name == "ways" {
+        plots.extend(cost_plots(workload, rows));
+    }
     if workload.name == "redo" {
         plots.extend(per_commit_plots(workload, rows));
     }
@@ -367,16 +371,8 @@ fn push_table(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
     }
     page.push_str("</table></div>");
     push_figures(page, workload, rows);
-    for skipped in &workload.skipped {
-        let (case, target) =
-            (&workload.cases[skipped.case].name, &workload.targets[skipped.target].label);
-        let _ = write!(
-            page,
-            "<p class=\"soft\">Not measured: {} on {}: {}.</p>",
-            escape(case),
-            escape(target),
-            escape(&skipped.reason)
-        );
+    for sentence in not_measured(workload) {
+        let _ = write!(page, "<p class=\"soft\">Not measured: {}.</p>", escape(&sentence));
     }
     page.push_str("</details>");
 }

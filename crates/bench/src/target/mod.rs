@@ -30,15 +30,17 @@ use std::time::Duration;
 use bedplate::{AlignedBuf, Waits};
 
 pub(crate) use composite::Composite;
+pub(crate) use device::{claim_device, open_file};
 pub(crate) use info::mount_of;
 pub use info::{PlaceInfo, Role, TargetInfo};
-pub(crate) use nfs::NfsTarget;
+pub(crate) use nfs::{NfsFile, NfsQueue, NfsTarget};
 pub use open::{Confirm, Targets};
 pub(crate) use page_cache::PageCacheLimit;
-pub(crate) use path::{Directory, PathTarget};
-pub(crate) use raw::RawTarget;
+pub(crate) use path::{Directory, PathTarget, PlainFile};
+pub(crate) use queue::{Region, RegionQueue, VolumeQueue};
+pub(crate) use raw::{RawTarget, RegionFile};
 pub use spec::{Caching, Kind, Place, TargetSpec};
-pub(crate) use volume::VolumeTarget;
+pub(crate) use volume::{VolumeFile, VolumeTarget};
 
 use crate::measure::{DeviceOps, DeviceTime};
 use crate::{Error, Result};
@@ -157,6 +159,10 @@ pub(crate) trait Target: Send + Sync {
     /// Returns how busy its devices were so far; those of which that is known.
     fn device_times(&self) -> Vec<DeviceTime> {
         Vec::new()
+    }
+    /// Returns the numbers of the other processes that serve it.
+    fn processes(&self) -> &[u32] {
+        &[]
     }
     /// Returns what reached its devices so far; `None` where it is not counted.
     fn device_ops(&self) -> Option<DeviceOps>;

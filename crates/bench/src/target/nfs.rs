@@ -126,13 +126,7 @@ impl Target for NfsTarget {
 
     fn queue(&self, files: &[String], setup: &QueueSetup) -> Result<Box<dyn TargetQueue>> {
         let files = files.iter().map(|name| Ok(self.file(name, false)?.file));
-        Ok(Box::new(NfsQueue {
-            files: files.collect::<Result<_>>()?,
-            queue: Queue::new(setup.depth),
-            setup: *setup,
-            label: self.info.label.clone(),
-            scratch: Vec::with_capacity(setup.depth),
-        }))
+        Ok(Box::new(NfsQueue::new(files.collect::<Result<_>>()?, setup, &self.info.label)))
     }
 
     fn quiesce(&self) -> Result<()> {
@@ -159,9 +153,10 @@ impl Target for NfsTarget {
 }
 
 /// A file of a server.
-struct NfsFile {
-    file: Arc<bedplate_nfs::File>,
-    label: String,
+pub(crate) struct NfsFile {
+    pub file: Arc<bedplate_nfs::File>,
+    /// What messages call the target.
+    pub label: String,
 }
 
 impl NfsFile {
@@ -214,12 +209,28 @@ impl TargetFile for NfsFile {
 }
 
 /// A list over files of one server.
-struct NfsQueue {
+pub(crate) struct NfsQueue {
     queue: Queue,
     files: Vec<Arc<bedplate_nfs::File>>,
     setup: QueueSetup,
     label: String,
     scratch: Vec<Completion>,
+}
+
+impl NfsQueue {
+    pub(crate) fn new(
+        files: Vec<Arc<bedplate_nfs::File>>,
+        setup: &QueueSetup,
+        label: &str,
+    ) -> Self {
+        Self {
+            files,
+            queue: Queue::new(setup.depth),
+            setup: *setup,
+            label: label.to_owned(),
+            scratch: Vec::with_capacity(setup.depth),
+        }
+    }
 }
 
 impl TargetQueue for NfsQueue {

@@ -99,21 +99,8 @@ impl PathTarget {
     }
 
     fn open_plain(&self, name: &str, create: bool) -> Result<PlainFile> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(create);
-        if self.caching == Caching::Direct {
-            options.custom_flags(libc::O_DIRECT);
-        }
         let path = if create { self.plain_path(name) } else { self.path(name) };
-        let file = options.open(&path).map_err(|e| match (e.raw_os_error(), self.caching) {
-            (Some(libc::EINVAL), Caching::Direct) => Error::target(format!(
-                "{}: this file system takes no direct I/O: add ',buffered' to the target",
-                path.display()
-            )),
-            _ => Error::io(path.display(), "cannot open", e),
-        })?;
-        let align = if self.caching == Caching::Direct { DIRECT_ALIGN } else { 1 };
-        Ok(PlainFile { file, path, align })
+        PlainFile::open(path, self.caching, create)
     }
 }
 
@@ -369,13 +356,31 @@ impl Target for PathTarget {
 }
 
 /// A file through the kernel's ordinary calls.
-struct PlainFile {
+pub(crate) struct PlainFile {
     file: File,
     path: PathBuf,
     align: u64,
 }
 
 impl PlainFile {
+    /// Opens a file to read and write it.
+    pub(crate) fn open(path: PathBuf, caching: Caching, create: bool) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(create);
+        if caching == Caching::Direct {
+            options.custom_flags(libc::O_DIRECT);
+        }
+        let file = options.open(&path).map_err(|e| match (e.raw_os_error(), caching) {
+            (Some(libc::EINVAL), Caching::Direct) => Error::target(format!(
+                "{}: this file system takes no direct I/O: add ',buffered' to the target",
+                path.display()
+            )),
+            _ => Error::io(path.display(), "cannot open", e),
+        })?;
+        let align = if caching == Caching::Direct { DIRECT_ALIGN } else { 1 };
+        Ok(Self { file, path, align })
+    }
+
     fn failed(&self, action: &str, e: std::io::Error) -> Error {
         Error::io(self.path.display(), action, e)
     }

@@ -342,9 +342,11 @@ impl Target for VolumeTarget {
     }
 }
 
-struct VolumeFile {
-    file: File,
-    align: u64,
+/// A file of a volume.
+pub(crate) struct VolumeFile {
+    pub file: File,
+    /// What its mode asks offsets and lengths to be multiples of, in bytes.
+    pub align: u64,
 }
 
 impl TargetFile for VolumeFile {

@@ -76,3 +76,4 @@ mod volume_live;
 mod volume_scrubs;
 mod volumes;
 mod watching;
+mod ways;

@@ -1,6 +1,7 @@
 //! `bedplate bench WORKLOAD`, `bedplate bench all`, `bedplate bench compare`
 
 mod volume;
+mod ways;
 mod workloads;
 
 use std::ffi::OsString;
@@ -61,6 +62,8 @@ enum What {
     /// takes, by size, extents and number
     Images(Measured<workloads::Images>),
     Volume(volume::Arguments),
+    Ways(ways::Arguments),
+    Program(ways::Order),
     All(All),
     Compare(Compare),
     Tables(Tables),
@@ -188,6 +191,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         What::Checkpoint(one) => measure(&one.common, &one.workload.workload(), output),
         What::Images(one) => measure(&one.common, &one.workload.workload(), output),
         What::Volume(one) => volume::run(one, output),
+        What::Ways(ways) => ways::run(ways, output),
+        What::Program(order) => Ok(bedplate_bench::follow_order(&order.text)?),
         What::All(all) => all.run(output),
         What::Compare(compare) => output.show(&Side(bedplate_bench::compare(
             &Results::load(&compare.a)?,
@@ -351,14 +356,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let bar = self.bar.clone();
-        let mut show = |progress: Progress<'_>| {
-            bar.set_length(progress.total as u64);
-            bar.set_position(progress.done as u64);
-            bar.set_message(format!(
-                "{}: {} on {}",
-                progress.workload, progress.case, progress.target
-            ));
-        };
+        let mut show = |progress: Progress<'_>| show_progress(&bar, progress);
         run_workload(workload, targets, schedule, &mut self.results, &self.stop, &mut show)
     }
 
@@ -386,6 +384,12 @@ impl<'a> Session<'a> {
         }
         Ok(())
     }
+}
+
+fn show_progress(bar: &ProgressBar, progress: Progress<'_>) {
+    bar.set_length(progress.total as u64);
+    bar.set_position(progress.done as u64);
+    bar.set_message(format!("{}: {} on {}", progress.workload, progress.case, progress.target));
 }
 
 /// Results for people or programs.
