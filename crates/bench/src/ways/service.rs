@@ -146,7 +146,7 @@ pub(super) struct Ended {
     pub processor_s: f64,
 }
 
-/// Runs a program of this software in front of which `run --report` stands, or any other.
+/// Runs a program to its end; it is killed, with what it started, when `stop` is set.
 ///
 /// # Errors
 /// `Target` with the first line that it wrote on its standard error; `Interrupted`.
