@@ -31,9 +31,21 @@ struct Order {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Task {
-    Write { areas: Areas, way: usize },
-    Check { areas: Areas, ways: Vec<usize> },
-    Measure { load: Load, time: Duration, warm_up: Duration, info: TargetInfo, processes: Vec<u32> },
+    Write {
+        areas: Areas,
+        way: usize,
+    },
+    Check {
+        areas: Areas,
+        ways: Vec<usize>,
+    },
+    Measure {
+        load: Load,
+        time: Duration,
+        warm_up: Duration,
+        info: Box<TargetInfo>,
+        processes: Vec<u32>,
+    },
 }
 
 /// Does what an order of this program says, in the process that it was started as.
@@ -49,7 +61,7 @@ pub fn follow_order(text: &str) -> Result<()> {
         Task::Check { areas, ways } => areas.check(&ways, &open()?).map(drop),
         Task::Measure { load, time, warm_up, info, processes } => {
             let stop = AtomicBool::new(false);
-            let target = Plain { path: order.file.clone(), info, processes };
+            let target = Plain { path: order.file.clone(), info: *info, processes };
             let measurement = measured(&load, &target, &Env { warm_up, time, stop: &stop })?;
             target.quiesce()?;
             let text = serde_json::to_vec(&measurement).expect("figures are numbers and texts");
@@ -151,7 +163,7 @@ impl Client for Program<'_> {
     }
 
     fn measure(&self, load: &Load, env: &Env<'_>) -> Result<Measurement> {
-        let (info, processes) = (self.info.clone(), self.processes.clone());
+        let (info, processes) = (Box::new(self.info.clone()), self.processes.clone());
         let (time, warm_up) = (env.time, env.warm_up);
         let task = Task::Measure { load: *load, time, warm_up, info, processes };
         let (ended, into) = self.order(task)?;

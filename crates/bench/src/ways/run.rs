@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::client::{Load, measured, options};
 use super::guest::GuestSetup;
-use super::place::{Place, Wanted};
+use super::place::{Opened, Place, Wanted};
 use super::{Areas, Way, Ways};
 use crate::results::{Measurement, Record, Results, Skipped, WorkloadResults};
 use crate::run::{Progress, Schedule, check_stop, keep_whole_rounds};
@@ -274,7 +274,7 @@ impl Run<'_> {
             add_figures(&mut measurement);
             found.records.push(Record { case, target, round, measurement });
         }
-        opened.map_or(Ok(()), |opened| opened.close())
+        opened.map_or(Ok(()), Opened::close)
     }
 }
 
