@@ -103,6 +103,8 @@ pub enum PlantedBug {
     SealedBeforeHome,
     /// Data that a record carries goes where it belongs above what was written there since.
     HomeOverNewer,
+    /// A record carries what is written over bytes that the record before expects on the device.
+    LoggedOverUncarried,
     /// Reads do not see what only the log has.
     HomeNotRead,
     /// What records carry is forgotten instead of written where it belongs.

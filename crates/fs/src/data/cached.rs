@@ -243,7 +243,7 @@ impl<'a> DataPath<'a> {
             .cached_if_any()
             .map(|cached| cached.begin_direct_write(at, bytes.len() as u64))
             .transpose()?;
-        self.write_uncached(data)?;
+        self.write_uncached(Payload { is_cached: true, ..data })?;
         Ok(Some(at))
     }
 

@@ -308,10 +308,12 @@ impl DataPath<'_> {
         };
         let segments = if more.is_empty() && !exposed.is_empty() { &one[..] } else { &more };
         let barrier = exposes.is_none();
+        let carried = exposes.as_ref().is_some_and(|exposure| exposure.logged.is_some());
         let committed = self.fs.commit_extents(Record { kind, rows, exposes, barrier }, known);
         // These blocks cannot be found before the map is unlocked.
         if !segments.is_empty() {
-            self.state().unsealed.add(segments, committed.lsn, self.fs.sealed_lsn());
+            let sealed = self.fs.sealed_lsn();
+            self.state().unsealed.add(segments, committed.lsn, sealed, carried);
         }
         committed
     }

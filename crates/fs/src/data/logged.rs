@@ -5,12 +5,24 @@
 //! record carries the data: one write and the flush, and many appends go to their place in one
 //! write later (`store/src/log/home.rs`, decision 0062). Of a file that is not synced between its writes
 //! nothing is gained: its data goes to its place at once, or waits (`data/delayed.rs`).
+//!
+//! What waited in memory and is written over bytes that the log has goes the same way (I-HOM-4): the
+//! last page of a log that is written page by page, the head of a rollback journal. In its place it
+//! would have to wait until the bytes are at home and the record is sealed.
+//!
+//! - I-HOM-4: a record carries what changes bytes only where each record that vouches for them, and
+//!   is not sealed, carries them too. So replay writes them in the order of the records, and expects
+//!   none of them on the device.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::DataPath;
 use super::exposure::Exposing;
+use super::write::Payload;
 use crate::Result;
+use crate::inode::Voucher;
+use bedplate_store::{PlantedBug, planted};
 
 impl DataPath<'_> {
     /// Has the record of a write of so many bytes, which adds to the file and changes nothing, carry
@@ -28,6 +40,51 @@ impl DataPath<'_> {
         }
     }
 
+    /// Returns whether what a write changes in place may be carried, by what costs nothing to ask.
+    /// Not of a write past the caches that returns when the device has its bytes.
+    pub(super) fn may_log_over(self, data: &Payload<'_>) -> bool {
+        let (state, bytes) = (self.state(), data.bytes.len() as u64);
+        data.waits_for_sync()
+            && state.unsealed.last() > self.fs.sealed_lsn().0
+            && bytes <= self.fs.limits().logged_write_bytes
+            && state.synced.load(Ordering::Relaxed)
+            && self.fs.carries_data(bytes)
+            && state.lease().is_none()
+    }
+
+    /// Returns whether a record that carries a write spares it a seal, or a write of its own beside
+    /// what makes the file grow. `over`: the device bytes that change in place.
+    pub(super) fn spares_a_seal(
+        self,
+        data: &Payload<'_>,
+        over: impl Iterator<Item = Range<u64>>,
+        grows: bool,
+    ) -> bool {
+        if !self.may_log_over(data) {
+            return false;
+        }
+        let least = if grows { Voucher::Nothing } else { Voucher::Carried };
+        let voucher = over.map(|range| self.voucher(&range)).max();
+        voucher.is_some_and(|voucher| (least..=Voucher::Carried).contains(&voucher))
+    }
+
+    /// Returns what vouches for bytes of the device (I-HOM-4).
+    fn voucher(self, range: &Range<u64>) -> Voucher {
+        match self.state().unsealed.voucher(range, self.fs.sealed_lsn()) {
+            Voucher::Device if planted(PlantedBug::LoggedOverUncarried) => Voucher::Carried,
+            voucher => voucher,
+        }
+    }
+
+    /// Makes sure that device bytes may change: at once, or where they are `logged` when they go
+    /// home.
+    pub(super) fn permit(self, range: &Range<u64>, logged: bool) -> Result<()> {
+        if logged && self.voucher(range) <= Voucher::Carried {
+            return Ok(());
+        }
+        self.fs.permit_overwrite(&self.state().unsealed, range)
+    }
+
     /// As [`overwrite`](Self::overwrite), of what the record is to carry.
     pub(super) fn log_overwrite(
         self,
@@ -37,7 +94,7 @@ impl DataPath<'_> {
     ) -> Result<()> {
         let range = at..at + bytes.len() as u64;
         let state = self.state();
-        self.fs.permit_overwrite(&state.unsealed, &range)?;
+        self.permit(&range, true)?;
         state.held_sectors.forget(&range);
         let _write = state.read_windows.begin_write(range);
         exposing.log_write(at, bytes);

@@ -8,10 +8,13 @@
 //! old ones, and the sync that follows anyway makes both durable (decision 0003).
 //!
 //! ```text
-//!   waited in memory, small, over bytes that an unsealed record vouches for,
+//!   waited in memory, small, over bytes that an unsealed record expects on the device,
 //!   of a small file that was not written anew before ─► what stays of the blocks is read ─► new blocks
 //!   anything else, or no room ─► in place, sealed first
 //! ```
+//!
+//! Where the record carries the bytes, the next one carries what is written over them instead
+//! (`data/logged.rs`).
 //!
 //! Only what waited in memory goes there: of a write past the caches it is promised that its
 //! bytes are on the device when it returns, and a new block is the file's only with its record.
@@ -19,9 +22,9 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::cached::is_behind;
 use super::write::Payload;
 use super::{Alone, DataPath};
+use crate::inode::Voucher;
 use crate::{ErrorKind, Result};
 use bedplate_store::{ExtentMap, Piece};
 
@@ -58,7 +61,7 @@ impl DataPath<'_> {
     /// Returns whether a write may go to new blocks, by what costs nothing to ask.
     pub(super) fn may_write_anew(self, data: &Payload<'_>) -> bool {
         let state = self.state();
-        (data.was_held || is_behind())
+        data.waits_for_sync()
             && state.unsealed.last() > self.fs.sealed_lsn().0
             && data.bytes.len() <= WRITE_BYTES_MAX
             && data.end().min(data.size_max) <= state.logged_size()
@@ -67,9 +70,10 @@ impl DataPath<'_> {
             && !state.was_renewed.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a record that is not sealed vouches for bytes that a write would change in
-    /// place.
+    /// Returns whether a write would change bytes in place that a record which is not sealed vouches
+    /// for, and cannot be carried itself.
     fn needs_seal(self, data: &Payload<'_>) -> Result<bool> {
+        let spared = if self.may_log_over(data) { Voucher::Carried } else { Voucher::Nothing };
         let grid = self.fs.grid();
         let sealed = self.fs.sealed_lsn();
         let blocks = grid.blocks(&data.range());
@@ -78,7 +82,7 @@ impl DataPath<'_> {
             let bytes = piece.bytes(grid, &data.range());
             let start = piece.written().map_or(0, |start| grid.start_of(start.0));
             let at = start + (bytes.start - grid.start_of(piece.file_block));
-            self.state().unsealed.vouches_for(&(at..at + (bytes.end - bytes.start)), sealed)
+            self.state().unsealed.voucher(&(at..at + (bytes.end - bytes.start)), sealed) > spared
         }))
     }
 

@@ -73,7 +73,7 @@ impl DataPath<'_> {
             .map(|cached| cached.begin_direct_write(offset, bytes.len() as u64))
             .transpose();
         let Ok(announced) = announced else { return Ok(false) };
-        let written = self.write_uncached(data);
+        let written = self.write_uncached(Payload { is_cached: true, ..data });
         // Its pages are forgotten, also where a part of it may be on the device.
         drop(announced);
         written?;

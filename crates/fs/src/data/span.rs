@@ -46,6 +46,22 @@ struct Span {
     zeros: bool,
 }
 
+impl Span {
+    /// The device bytes that change in place.
+    fn changed(&self) -> Range<u64> {
+        let device = |file: u64| self.start + (file - self.sectors.start);
+        device(self.bytes.start)..device(self.bytes.end)
+    }
+
+    /// Has the record expose whatever changes below the end of the file, to carry it.
+    fn exposing_all(self, size: u64) -> Self {
+        match self.around {
+            Around::Kept => Self { exposed: within(&(0..size), &self.bytes), ..self },
+            Around::Zeroed => self,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Around {
     /// Stays as it is.
@@ -169,10 +185,18 @@ impl DataPath<'_> {
         // Nothing but what the record exposes changes. Of a part of a block within the file the rest
         // is written next, which would have to wait for a seal.
         let only_adds = data.offset >= logged || targets.iter().all(|it| it.was.is_filled());
-        if only_adds && !redirects && !data.renews && (size > logged || whole) {
+        let adds = only_adds && (size > logged || whole);
+        let in_place = spans.clone().filter(|span| span.around == Around::Kept);
+        let over = in_place.map(|span| span.changed());
+        if !redirects
+            && !data.renews
+            && (adds || !copied && self.spares_a_seal(&data, over, size > logged))
+        {
             let sectors = spans.clone().map(|span| span.sectors.end - span.sectors.start).sum();
             self.log_if_small(&mut exposing, sectors);
         }
+        let logs = exposing.is_logged();
+        let spans = spans.map(|span| if logs { span.exposing_all(size) } else { span });
         let written = self.write_spans(held, spans, data, exposing).and_then(|exposing| {
             self.publish_exclusive(&targets, redirects, exposing, (size, logged), !data.was_held)
         });
@@ -192,7 +216,7 @@ impl DataPath<'_> {
         touches: bool,
     ) -> Result<()> {
         let mut filled = targets.iter().filter(|target| target.was.is_filled()).peekable();
-        if size == logged && filled.peek().is_none() {
+        if size == logged && filled.peek().is_none() && !exposing.is_logged() {
             if touches {
                 self.wrote_in_place();
             }
@@ -330,7 +354,7 @@ impl DataPath<'_> {
                 buf[in_chunk(&bytes)].copy_from_slice(data.part(&bytes));
             }
             let range = device(changed.start)..device(changed.end);
-            self.fs.permit_overwrite(&self.state().unsealed, &range)?;
+            self.permit(&range, exposing.is_logged())?;
             self.write_held(held, span, &chunk, buf, exposing)?;
             if span.around == Around::Zeroed {
                 exposing.sum(device(chunk.start), buf);

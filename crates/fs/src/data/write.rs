@@ -23,6 +23,8 @@ pub(super) struct Payload<'a> {
     pub(super) was_held: bool,
     /// It goes to new blocks, also where it could be written in place (`data/renew.rs`).
     pub(super) renews: bool,
+    /// It is of a caller that caches.
+    pub(super) is_cached: bool,
 }
 
 impl<'a> Payload<'a> {
@@ -38,7 +40,13 @@ impl<'a> Payload<'a> {
 
     /// What was taken before and waited in memory.
     pub(super) fn waited(bytes: &'a [u8], offset: u64) -> Self {
-        Self { bytes, offset, size_max: u64::MAX, was_held: true, renews: false }
+        let size_max = u64::MAX;
+        Self { bytes, offset, size_max, was_held: true, renews: false, is_cached: false }
+    }
+
+    /// Returns whether nothing but a sync says that it is on the device.
+    pub(super) fn waits_for_sync(&self) -> bool {
+        self.was_held || self.is_cached || is_behind()
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -266,6 +274,7 @@ impl DataPath<'_> {
     /// Writes past the cache whatever the file's service is: for the cache itself.
     pub(super) fn write_uncached(self, data: Payload<'_>) -> Result<()> {
         if self.may_write_anew(&data)
+            || self.may_log_over(&data)
             || !self.write_shared(&self.state().lock.shared(self.fs), &data)?
         {
             let held = self.state().lock.exclusive(self.fs);

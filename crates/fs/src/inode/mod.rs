@@ -61,7 +61,7 @@ pub(crate) use read_windows::{
 pub(crate) use recent::Place;
 pub(crate) use share::SharedBytes;
 pub(crate) use table::InodeTable;
-pub(crate) use unsealed::Unsealed;
+pub(crate) use unsealed::{Unsealed, Voucher};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};

@@ -14,8 +14,10 @@ use bedplate_store::{MetaStore, PlantedBug, planted};
 /// still look at.
 ///
 /// They must not change before [`permit`](Self::permit): a replay that met other bytes would end
-/// the log there and lose what was acknowledged. Ranges that continue each other are one entry with
-/// the first and last record of theirs, so a file that grows for long without a sync has one.
+/// the log there and lose what was acknowledged. Records that carry their bytes have replay write
+/// them, so what is written over those may be carried by a further record instead (I-HOM-4). Ranges
+/// that continue each other are one entry with the first and last record of theirs, so a file that
+/// grows for long without a sync has one.
 #[derive(Debug)]
 pub(crate) struct Unsealed {
     /// Whether there are any.
@@ -33,6 +35,19 @@ struct Entry {
     end: u64,
     first: Lsn,
     last: Lsn,
+    /// All of these records carry what they vouch for.
+    carried: bool,
+}
+
+/// What vouches for bytes of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Voucher {
+    /// Nothing, or what is sealed.
+    Nothing,
+    /// Records that carry them.
+    Carried,
+    /// A record that expects to find them on the device.
+    Device,
 }
 
 impl Unsealed {
@@ -45,8 +60,9 @@ impl Unsealed {
         self.last.load(Ordering::Acquire)
     }
 
-    /// Adds what a record exposed. Called before the range can be found in the extent map.
-    pub(crate) fn add(&self, exposure: &[(u64, u32)], lsn: Lsn, sealed: Lsn) {
+    /// Adds what a record exposed, and may carry. Called before the range can be found in the extent
+    /// map.
+    pub(crate) fn add(&self, exposure: &[(u64, u32)], lsn: Lsn, sealed: Lsn, carried: bool) {
         debug_assert!(
             exposure.iter().all(|(_, len)| *len > 0),
             "I-IO-3: a checksum vouches for bytes: {exposure:?}"
@@ -59,14 +75,15 @@ impl Unsealed {
         }
         for (offset, len) in exposure {
             let mut range = *offset..offset + u64::from(*len);
-            let mut entry = Entry { end: range.end, first: lsn, last: lsn };
-            while let Some((start, met)) = joining(&entries, &range, sealed) {
+            let mut entry = Entry { end: range.end, first: lsn, last: lsn, carried };
+            while let Some((start, met)) = joining(&entries, &range, sealed, carried) {
                 entries.remove(&start);
                 range = range.start.min(start)..range.end.max(met.end);
                 entry = Entry {
                     end: range.end,
                     first: entry.first.min(met.first),
                     last: entry.last.max(met.last),
+                    carried: entry.carried && met.carried,
                 };
             }
             debug_assert!(
@@ -80,9 +97,18 @@ impl Unsealed {
         self.any.set(true);
     }
 
-    /// Returns whether a record after `sealed` vouches for some of the device bytes.
-    pub(crate) fn vouches_for(&self, range: &Range<u64>, sealed: Lsn) -> bool {
-        overlapping(&self.entries.lock(), range).is_some_and(|(_, entry)| entry.last > sealed)
+    /// Returns what vouches for some of the device bytes, of the records after `sealed`.
+    pub(crate) fn voucher(&self, range: &Range<u64>, sealed: Lsn) -> Voucher {
+        let entries = self.entries.lock();
+        let before = entries.range(..range.start).next_back().map(|(_, entry)| entry);
+        let before = before.filter(|entry| entry.end > range.start);
+        let all = before.into_iter().chain(entries.range(range.clone()).map(|(_, entry)| entry));
+        let unsealed = all.filter(|entry| entry.last > sealed);
+        let voucher = |entry: &Entry| match entry.carried {
+            true => Voucher::Carried,
+            false => Voucher::Device,
+        };
+        unsealed.map(voucher).max().unwrap_or(Voucher::Nothing)
     }
 
     /// Makes sure that device bytes may be overwritten. The caller keeps them from being exposed
@@ -151,17 +177,17 @@ fn overlapping(entries: &BTreeMap<u64, Entry>, range: &Range<u64>) -> Option<(u6
     before.or_else(|| entries.range(range.clone()).next()).map(|(start, entry)| (*start, *entry))
 }
 
-/// An entry to join with a new one: what overlaps it, or ends where it begins and is as far from
-/// being sealed.
+/// An entry to join with a new one: what overlaps it, or ends where it begins, is as far from being
+/// sealed, and is carried or not as that is.
 fn joining(
     entries: &BTreeMap<u64, Entry>,
     range: &Range<u64>,
     sealed: Lsn,
+    carried: bool,
 ) -> Option<(u64, Entry)> {
-    let before = entries
-        .range(..range.start)
-        .next_back()
-        .filter(|(_, entry)| entry.end == range.start && entry.first > sealed);
+    let before = entries.range(..range.start).next_back().filter(|(_, entry)| {
+        entry.end == range.start && entry.first > sealed && entry.carried == carried
+    });
     overlapping(entries, range).or_else(|| before.map(|(start, entry)| (*start, *entry)))
 }
 
@@ -174,9 +200,9 @@ mod tests {
     fn a_growing_file_is_one_entry() {
         let unsealed = Unsealed::new(Bit::alone(Cause::Unsealed));
         for i in 0..10u64 {
-            unsealed.add(&[(1000 + i * 10, 10)], Lsn(i + 1), Lsn(0));
+            unsealed.add(&[(1000 + i * 10, 10)], Lsn(i + 1), Lsn(0), false);
         }
-        unsealed.add(&[(5000, 1)], Lsn(20), Lsn(0));
+        unsealed.add(&[(5000, 1)], Lsn(20), Lsn(0), false);
         let entries = unsealed.entries.lock();
         assert_eq!(entries.len(), 2);
         let (_, first) = overlapping(&entries, &(1099..1200)).expect("it ends there");
@@ -188,10 +214,29 @@ mod tests {
     #[test]
     fn sealed_entries_are_forgotten() {
         let unsealed = Unsealed::new(Bit::alone(Cause::Unsealed));
-        unsealed.add(&[(0, 10)], Lsn(1), Lsn(0));
-        unsealed.add(&[(100, 10)], Lsn(5), Lsn(1));
+        unsealed.add(&[(0, 10)], Lsn(1), Lsn(0), false);
+        unsealed.add(&[(100, 10)], Lsn(5), Lsn(1), true);
         assert_eq!(unsealed.entries.lock().len(), 1);
         unsealed.forget(Lsn(5));
         assert_eq!(unsealed.last.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn i_hom_4_what_no_record_expects_on_the_device_is_known() {
+        let unsealed = Unsealed::new(Bit::alone(Cause::Unsealed));
+        unsealed.add(&[(0, 10)], Lsn(1), Lsn(0), true);
+        unsealed.add(&[(10, 10)], Lsn(2), Lsn(0), true);
+        unsealed.add(&[(20, 10)], Lsn(3), Lsn(0), false);
+        unsealed.add(&[(40, 10)], Lsn(4), Lsn(0), true);
+        let voucher = |range, sealed| unsealed.voucher(&range, Lsn(sealed));
+        assert_eq!(voucher(30..40, 0), Voucher::Nothing);
+        assert_eq!(voucher(5..20, 0), Voucher::Carried);
+        assert_eq!(voucher(5..21, 0), Voucher::Device);
+        assert_eq!(voucher(29..45, 0), Voucher::Device);
+        assert_eq!(voucher(29..45, 3), Voucher::Carried);
+        assert_eq!(voucher(0..50, 4), Voucher::Nothing);
+        // Over what is carried, and then joined with what is not.
+        unsealed.add(&[(5, 20)], Lsn(5), Lsn(0), true);
+        assert_eq!(voucher(0..1, 0), Voucher::Device);
     }
 }

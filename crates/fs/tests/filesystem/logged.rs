@@ -149,6 +149,122 @@ fn s_596_what_the_log_has_is_seen_by_everything_that_reads_or_changes_the_file()
     }
 }
 
+impl Bed {
+    /// Of a cached file, on a volume with a log of so many bytes.
+    fn with_log(seed: u64, block: u32, log_bytes: u64) -> Self {
+        let bed = Self::new(seed, block, IoMode::Cached);
+        bed.fs.resize_log(log_bytes, false).unwrap();
+        bed
+    }
+
+    /// Syncs, and returns how many writes and flushes of the device that was.
+    fn sync(&self) -> (u64, u64) {
+        let before = self.device.counters();
+        self.file.sync_data().unwrap();
+        let after = self.device.counters();
+        (after.writes - before.writes, after.flushes - before.flushes)
+    }
+}
+
+/// S-539: a log of which the last page is written over with each commit, as SQLite's is through a
+/// cache of pages.
+#[test]
+fn s_539_pages_over_what_the_log_has_are_one_write_of_the_device_with_what_is_added() {
+    for (seed, block) in [(1, 4096), (2, 512), (3, 16_384)] {
+        let mut bed = Bed::with_log(seed, block, 8 << 20);
+        bed.write(0, 32);
+        bed.sync();
+        for commit in 0..24 {
+            let end = bed.model.len();
+            let page = end / 4096 * 4096;
+            // What is there of the last page goes through the cache once more.
+            let kept = bed.model[page..].to_vec();
+            bed.file.write_at(&kept, page as u64).unwrap();
+            bed.write(end, 4120);
+            let costs = bed.sync();
+            if commit > 0 {
+                assert_eq!(costs, (1, 1), "S-539: commit {commit} in blocks of {block}");
+            }
+            bed.holds(&bed.file, "S-539: what the log has is read");
+            if commit % 6 == 5 {
+                bed.survives(&format!("S-539: after commit {commit}"));
+            }
+        }
+    }
+}
+
+/// S-539: a rollback journal, which counts once its head is written over.
+#[test]
+fn s_539_a_head_that_is_written_over_again_and_again_needs_no_seal() {
+    let mut bed = Bed::with_log(5, 4096, 8 << 20);
+    bed.write(0, 9000);
+    bed.sync();
+    for round in 0..30 {
+        bed.write(round * 7 % 512, 12 + round);
+        assert_eq!(bed.sync(), (1, 1), "S-539: round {round}");
+        bed.holds(&bed.file, "S-539: what the log has is read");
+        bed.survives(&format!("S-539: after round {round}"));
+    }
+}
+
+/// S-539: what a record expects on the device is sealed before it is written over, whatever the log
+/// has beside it.
+#[test]
+fn s_539_what_the_log_has_not_is_sealed_first() {
+    for seed in 0..6 {
+        let mut bed = Bed::with_log(seed, 4096, 8 << 20);
+        bed.append(2048);
+        // More than a record carries.
+        let len = bed.model.len();
+        bed.write(len, 40 << 10);
+        bed.sync();
+        let at = len + 8192 * seed as usize;
+        bed.write(at.min(bed.model.len() - 4096), 4000);
+        bed.file.sync_data().unwrap();
+        bed.holds(&bed.file, "S-539: over what the device has");
+        // And over that once more, and over what was carried before it.
+        bed.write(0, 512);
+        bed.write(at.min(bed.model.len() - 4096), 100);
+        bed.file.sync_data().unwrap();
+        bed.survives("S-539: after a power cut");
+    }
+}
+
+/// S-539: a power cut between syncs leaves what was synced, whole, or what was written since.
+#[test]
+fn s_539_no_cut_between_two_syncs_takes_what_the_first_one_had() {
+    let mut bed = Bed::with_log(9, 4096, 8 << 20);
+    bed.append(3000);
+    let mut images = Vec::new();
+    for round in 0..12 {
+        let (before, start) = (bed.model.clone(), bed.device.operation_count());
+        bed.write(bed.model.len() - 900, 1800);
+        bed.file.sync_data().unwrap();
+        images.push((before, bed.model.clone(), start, bed.device.operation_count(), round));
+    }
+    let opened = |fs: &FileSystem| fs.open("/log", &OpenOptions::read_only()).unwrap();
+    for (before, after, start, end, round) in &images {
+        for at in *start..=*end {
+            for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(at as u64)] {
+                let image: Arc<dyn BlockDevice> = bed.device.crash_image(at, &choice);
+                let fs = mount_as(&image, IoMode::Cached);
+                let mut seen = vec![0; after.len() + 1];
+                let len = opened(&fs).read_at(&mut seen, 0).unwrap();
+                let seen = &seen[..len];
+                let context = format!("S-539: round {round}, operation {at}, {choice:?}");
+                let kept = before.len() - 900;
+                assert!(seen.starts_with(&before[..kept]) && len >= before.len(), "{context}");
+                let either = |at: usize| seen[at] == before[at] || seen[at] == after[at];
+                assert!((kept..before.len()).all(either), "{context}");
+                if at == *end {
+                    assert!(seen == after, "{context}");
+                }
+                fs.unmount().unwrap();
+            }
+        }
+    }
+}
+
 /// Refuses writes of the device that bring much at once, as those that take data out of the log.
 #[derive(Debug, Default)]
 struct Gate(AtomicBool);
