@@ -50,11 +50,7 @@ impl Default for Waiting {
 
 impl Waiting {
     fn new(places: u32) -> Self {
-        Self {
-            places,
-            in_kernel: AtomicU32::new(0),
-            resting: Mutex::default(),
-        }
+        Self { places, in_kernel: AtomicU32::new(0), resting: Mutex::default() }
     }
 
     /// Rests until the calling thread may wait in the kernel.

@@ -68,6 +68,20 @@ impl DataPath<'_> {
         voucher.is_some_and(|voucher| (least..=Voucher::Carried).contains(&voucher))
     }
 
+    /// Returns what vouches for bytes that a write would change in place.
+    pub(super) fn voucher_of(self, data: &Payload<'_>) -> Result<Voucher> {
+        let grid = self.fs.grid();
+        let blocks = grid.blocks(&data.range());
+        let (pieces, _) = self.pieces_to_change(&*self.map(blocks.clone())?, blocks);
+        let vouchers = pieces.iter().filter(|piece| piece.takes_overwrites()).map(|piece| {
+            let bytes = piece.bytes(grid, &data.range());
+            let start = piece.written().map_or(0, |start| grid.start_of(start.0));
+            let at = start + (bytes.start - grid.start_of(piece.file_block));
+            self.voucher(&(at..at + (bytes.end - bytes.start)))
+        });
+        Ok(vouchers.max().unwrap_or(Voucher::Nothing))
+    }
+
     /// Returns what vouches for bytes of the device (I-HOM-4).
     fn voucher(self, range: &Range<u64>) -> Voucher {
         match self.state().unsealed.voucher(range, self.fs.sealed_lsn()) {

@@ -74,16 +74,7 @@ impl DataPath<'_> {
     /// for, and cannot be carried itself.
     fn needs_seal(self, data: &Payload<'_>) -> Result<bool> {
         let spared = if self.may_log_over(data) { Voucher::Carried } else { Voucher::Nothing };
-        let grid = self.fs.grid();
-        let sealed = self.fs.sealed_lsn();
-        let blocks = grid.blocks(&data.range());
-        let (pieces, _) = self.pieces_to_change(&*self.map(blocks.clone())?, blocks);
-        Ok(pieces.iter().filter(|piece| piece.takes_overwrites()).any(|piece| {
-            let bytes = piece.bytes(grid, &data.range());
-            let start = piece.written().map_or(0, |start| grid.start_of(start.0));
-            let at = start + (bytes.start - grid.start_of(piece.file_block));
-            self.state().unsealed.voucher(&(at..at + (bytes.end - bytes.start)), sealed) > spared
-        }))
+        Ok(self.voucher_of(data)? > spared)
     }
 
     /// Keeps a copy of the block at the head of a file that begins to grow in odd pieces: the head

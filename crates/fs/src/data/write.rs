@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::cached::is_behind;
 use super::delayed::MayWait;
 use super::{Alone, DataPath, Held};
+use crate::inode::Voucher;
 use crate::lock::Sharing;
 use crate::mode::{OpenClass, Service};
 use crate::{Error, ErrorKind, InodeLockSetting, Reason, Result, Timestamp};
@@ -273,15 +274,22 @@ impl DataPath<'_> {
 
     /// Writes past the cache whatever the file's service is: for the cache itself.
     pub(super) fn write_uncached(self, data: Payload<'_>) -> Result<()> {
-        if self.may_write_anew(&data)
-            || self.may_log_over(&data)
-            || !self.write_shared(&self.state().lock.shared(self.fs), &data)?
-        {
+        if self.may_write_anew(&data) || !self.write_beside_others(&data)? {
             let held = self.state().lock.exclusive(self.fs);
             self.write_delayed(&held)?;
             self.write_exclusive(&held, data)?;
         }
         Ok(())
+    }
+
+    /// Writes under the shared inode lock; `false` when that needs the exclusive one, or spares it a
+    /// seal.
+    fn write_beside_others(self, data: &Payload<'_>) -> Result<bool> {
+        let held = self.state().lock.shared(self.fs);
+        if self.may_log_over(data) && self.voucher_of(data)? == Voucher::Carried {
+            return Ok(false);
+        }
+        self.write_shared(&held, data)
     }
 
     /// What a `direct` writer locks.

@@ -245,7 +245,9 @@ fn s_539_no_cut_between_two_syncs_takes_what_the_first_one_had() {
     let opened = |fs: &FileSystem| fs.open("/log", &OpenOptions::read_only()).unwrap();
     for (before, after, start, end, round) in &images {
         for at in *start..=*end {
-            for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(at as u64)] {
+            for choice in
+                [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(at as u64)]
+            {
                 let image: Arc<dyn BlockDevice> = bed.device.crash_image(at, &choice);
                 let fs = mount_as(&image, IoMode::Cached);
                 let mut seen = vec![0; after.len() + 1];
