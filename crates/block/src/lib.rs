@@ -15,6 +15,8 @@ mod file;
 mod file_handle;
 mod file_system;
 mod heap;
+mod in_place;
+mod in_place_name;
 mod inherit;
 mod inline;
 mod interval_map;
@@ -54,11 +56,17 @@ pub use device::{
     HeldCopies, Lent,
 };
 pub use error::{Error, ErrorKind, Operation, Result};
-pub use extents::extents;
+pub use extents::{FileExtent, extents, file_extents};
 pub use file::{Backing, DeviceOptions, Engine, create_image};
 pub use file_handle::FileHandle;
 pub use file_system::sync_file_system;
 pub use heap::{allocate_from_few_arenas, give_free_memory_back, memory_bytes, resident_bytes};
+pub use in_place::{
+    CONTENT_BYTES as IN_PLACE_CONTENT_BYTES, HEADER_BYTES as IN_PLACE_HEADER_BYTES, InPlaceHeader,
+    InPlaceState, OldKind, SECOND_COPY as IN_PLACE_SECOND_COPY, Watched,
+    grain_bytes as in_place_grain_bytes, show as show_in_place,
+};
+pub use in_place_name::{in_place_device, in_place_path};
 pub use inherit::close_descriptors_on_exec;
 pub use interval_map::{IntervalMap, RunValue};
 pub use little_endian::{LeReader, Short};

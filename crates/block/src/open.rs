@@ -6,13 +6,17 @@ use std::sync::Arc;
 
 use crate::check::error;
 use crate::window::{Window, WindowPiece};
-use crate::{BlockDevice, DeviceOptions, ErrorKind, Operation, Part, Result, file, nbd};
+use crate::{
+    BlockDevice, DeviceOptions, ErrorKind, Operation, Part, Result, file, in_place,
+    in_place_device, nbd,
+};
 
 /// Opens a block device, an image file, or an export of an NBD server where the path is its URI:
 /// `nbd://HOST[:PORT]/NAME` or `nbd+unix:///NAME?socket=/PATH`, with `timeout=SECONDS` behind `?` or
 /// `&` where 30 are not right.
 ///
-/// `PATH#4M+100M` is a part of a block device or an image, [`Part`].
+/// `PATH#4M+100M` is a part of a block device or an image, [`Part`]. `in-place:PATH` is the volume of
+/// one that is being converted in place, for reading.
 ///
 /// The size of an image that is not a whole number of logical blocks is rounded down. An export is
 /// claimed on this machine alone: that others do not use it is its server's to see to. Once the
@@ -27,6 +31,9 @@ pub fn open(path: impl AsRef<Path>, options: &DeviceOptions) -> Result<Arc<dyn B
     let path = path.as_ref();
     if nbd::is_nbd_uri(path) {
         return nbd::open(path, options);
+    }
+    if let Some(device) = in_place_device(path) {
+        return in_place::open(&device, options);
     }
     match Part::parse(path) {
         Some(part) => open_part(&part, options),

@@ -65,7 +65,9 @@ pub fn volume_and_path(name: &Path) -> Option<(PathBuf, PathBuf)> {
 
 fn may_be_volume(path: &Path) -> bool {
     place::is_remote(path)
-        || path.metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
+        || place::file_of(path)
+            .metadata()
+            .is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
 }
 
 #[cfg(test)]

@@ -240,6 +240,25 @@ impl From<bedplate_direct::Error> for Failure {
     }
 }
 
+impl From<bedplate_adopt::Error> for Failure {
+    fn from(error: bedplate_adopt::Error) -> Self {
+        use bedplate_adopt::ErrorKind as Kind;
+        let kind = match error.kind {
+            Kind::NotFound => "not_found",
+            Kind::NotPermitted => "not_permitted",
+            Kind::Exists => "exists",
+            Kind::NoSpace => "no_space",
+            Kind::Busy => "busy",
+            Kind::Unsupported => "unsupported",
+            Kind::Damaged => "corrupt",
+            Kind::Changed => "changed",
+            Kind::Committed => "committed",
+            Kind::Io => "io",
+        };
+        Self::new(kind, without_numbers(&error.message))
+    }
+}
+
 impl From<bedplate_export::Error> for Failure {
     fn from(error: bedplate_export::Error) -> Self {
         use bedplate_export::Error as Kind;

@@ -4,7 +4,7 @@
 //! ```text
 //!   filesystem, queue ─► file                              the interface
 //!   background ─► activity, tune ─► checkpoint             threads; services
-//!   mount, format, check, salvage, upgrade                 recovery and repair
+//!   mount, format, adopt, check, salvage, upgrade          recovery and repair
 //!   namespace ─► data                                      names; bytes of a file to sectors of the device
 //!   engine ─► inode ─► lock, mode, options, statistics     what a mount and a file keep
 //!                     └► bedplate_cache, bedplate_store
@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod activity;
+mod adopt;
 mod background;
 mod calendar;
 mod check;
@@ -56,6 +57,9 @@ pub use bedplate_store::{
 pub use bedplate_store::{PlantedBug, plant};
 
 pub use activity::{FileActivity, FilePath};
+pub use adopt::{
+    AdoptedExtent, AdoptedInode, AdoptedVolume, Adoption, METADATA_RUNS_MAX, adopt, superblock_over,
+};
 pub use calendar::format_time;
 pub use check::{CheckReport, Finding, FindingKind};
 pub use checkpoint::{

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// Which rooms a room may use. Rooms that are not here put others together and may use all.
-const EDGES: [(&str, &[&str]); 19] = [
+const EDGES: [(&str, &[&str]); 20] = [
     ("bedplate-block", &[]),
     ("bedplate-lease", &[]),
     ("bedplate-trace", &[]),
@@ -23,6 +23,7 @@ const EDGES: [(&str, &[&str]); 19] = [
     ("bedplate-backup", &["bedplate-block"]),
     ("bedplate-nfs", &["bedplate-block", "bedplate-store", "bedplate-cache"]),
     ("bedplate-direct", &["bedplate-block", "bedplate-nfs"]),
+    ("bedplate-adopt", &["bedplate-block", "bedplate-fs"]),
     ("bedplate-doctor", &["bedplate-block"]),
     ("bedplate-export", &["bedplate-block", "bedplate-fs", "bedplate-nfs"]),
     ("bedplate-crashlab", &["bedplate-block", "bedplate", "bedplate-serve", "bedplate-bench"]),
@@ -30,6 +31,7 @@ const EDGES: [(&str, &[&str]); 19] = [
     (
         "bedplate-cli",
         &[
+            "bedplate-adopt",
             "bedplate-block",
             "bedplate",
             "bedplate-serve",

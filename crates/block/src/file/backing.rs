@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use super::loops::Loop;
 use super::probe::DeviceNo;
 use super::target::Target;
-use crate::Part;
+use crate::{Part, in_place_device};
 
 /// All bytes of a file or device, however long it becomes.
 pub(super) const WHOLE: Range<u64> = 0..u64::MAX;
@@ -99,6 +99,8 @@ impl Backing {
     /// Follows a path down; `None` where there is nothing. That of a part has its first piece.
     #[must_use]
     pub fn of(path: &Path) -> Option<Self> {
+        let converted = in_place_device(path);
+        let path = converted.as_deref().unwrap_or(path);
         let part = Part::parse(path);
         let (path, bytes) =
             part.as_ref().map_or((path, &WHOLE), |part| (part.device.as_path(), &part.pieces[0]));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Refusal;
 use super::wire::STRING_BYTES_MAX;
-use crate::{ErrorKind, Part};
+use crate::{ErrorKind, Part, in_place_device, in_place_path};
 
 /// The port where none is named.
 const PORT: u16 = 10809;
@@ -49,6 +49,9 @@ pub fn is_nbd_uri(path: &Path) -> bool {
 /// # Errors
 /// `InvalidInput` for a URI that names no export; those of the system for a path.
 pub fn device_path(path: &Path) -> io::Result<PathBuf> {
+    if let Some(device) = in_place_device(path) {
+        return Ok(in_place_path(&device.canonicalize()?));
+    }
     if let Some(part) = Part::parse(path) {
         return Ok(Part { device: part.device.canonicalize()?, ..part }.path());
     }

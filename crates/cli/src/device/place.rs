@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use bedplate_block::{DeviceOptions, Part, device_path, is_nbd_uri};
+use bedplate_block::{DeviceOptions, Part, device_path, in_place_device, is_nbd_uri};
 
 use crate::failure::{Failure, Result};
 
@@ -24,12 +24,13 @@ pub fn whole_to(what: &str, path: &Path) -> Result<PathBuf> {
 
 /// Returns whether something is there, as far as that is known without asking a server.
 pub fn exists(path: &Path) -> bool {
-    is_remote(path) || path.exists() || Part::device_of(path).exists()
+    is_remote(path) || path.exists() || file_of(path).exists()
 }
 
-/// Returns the file or block device that a path leads to: of a part of one, that.
+/// Returns the file or block device that a path leads to: of a part of one, or of the volume of one
+/// that is being converted in place, that.
 pub fn file_of(path: &Path) -> PathBuf {
-    Part::device_of(path)
+    in_place_device(path).unwrap_or_else(|| Part::device_of(path))
 }
 
 /// Returns whether a path is a URI.

@@ -34,6 +34,7 @@ mod halves;
 mod harness;
 mod health;
 mod identity;
+mod in_place;
 mod inside;
 mod integrity;
 mod interrupted;

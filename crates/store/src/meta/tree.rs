@@ -12,7 +12,6 @@ use super::region::{Backend, Region};
 use super::space::{self, BeforeChange, Keeping};
 use super::sums;
 use crate::log::LogPosition;
-#[cfg(any(test, feature = "forge"))]
 use crate::pack::EXTENTS_OF_PACK;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
@@ -75,9 +74,13 @@ pub fn open_tree(region: &Arc<Region>, cache_bytes: u64) -> Result<Tree> {
     })
 }
 
-/// Writes the first rows of a new file system and closes the tree.
+/// Cap of the tree's cache while its first rows are written.
+const FORMAT_CACHE_BYTES: u64 = 64 << 20;
+
+/// Writes the first rows of a new file system, with what they make of the free space, and closes the
+/// tree.
 pub fn format_tree(region: &Arc<Region>, position: &LogPosition, rows: &[RowChange]) -> Result<()> {
-    let db = open_tree(region, 16 << 20)?;
+    let db = open_tree(region, FORMAT_CACHE_BYTES)?;
     let superblock = region.superblock();
     let keeping = match superblock.keeps_space {
         true => Keeping::Rebuilt(superblock.size_bytes / u64::from(superblock.block_size)),
@@ -88,7 +91,12 @@ pub fn format_tree(region: &Arc<Region>, position: &LogPosition, rows: &[RowChan
         &db,
         position,
         rows,
-        Writing { keeping, pack: None, sums: &Sums::new(), before: &|_| {} },
+        Writing {
+            keeping,
+            pack: superblock.packs.then_some(EXTENTS_OF_PACK),
+            sums: &Sums::new(),
+            before: &|_| {},
+        },
     )
 }
 

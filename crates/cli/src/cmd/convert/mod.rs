@@ -1,6 +1,8 @@
-//! `bedplate convert DIR --to MOUNTED_DIR`, `--back-to DIR`, `--back`, `--continue`, `--abandon`
+//! `bedplate convert DIR --to MOUNTED_DIR`, `--back-to DIR`, `--back`, `--continue`, `--abandon`;
+//! `bedplate convert DEVICE --in-place`, `--commit`, `--status`, `--abandon`
 
 mod checkpoints;
+mod in_place;
 mod operator;
 mod report;
 
@@ -22,16 +24,22 @@ use checkpoints::Checkpoints;
 use operator::{Bar, Person};
 use report::{Abandoned, Plan, Report};
 
-/// Move a directory onto a Bedplate mount, or back from one, while the database in it runs
+/// Move a directory onto a Bedplate mount, or back from one, while the database in it runs; or make a
+/// volume of an ext4 or XFS file system in place
 ///
 /// The directory is copied in passes, each of which copies what changed, until one is short. Then
 /// the database is stopped, the last changes are copied, every file is compared with its copy, the
 /// directory becomes DIR.before-convert and its name a link to the copy, and the database is started.
 /// Until then the directory is only read. One that is killed is gone on with or given up.
+///
+/// With --in-place a device or image with an ext4 or XFS file system, which is not mounted, becomes a
+/// volume: files stay where they lie, and the metadata goes into free space. The old file system is
+/// as it was until --commit, and stays so with --abandon. Needs root.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("what").required(true).args(["to", "back_to", "back", "resume", "abandon"]))]
+#[command(group = ArgGroup::new("what").required(true).args(["to", "back_to", "back", "resume", "abandon", "in_place", "commit", "status"]))]
 pub struct Arguments {
-    /// The directory of the database
+    /// The directory of the database; in place the device or image file
+    #[arg(value_name = "DIR|DEVICE")]
     directory: PathBuf,
     /// Copy it to this directory of a mounted volume, which does not exist or is empty
     #[arg(long, value_name = "MOUNTED_DIR")]
@@ -47,9 +55,20 @@ pub struct Arguments {
     /// Go on with a conversion that was killed or that failed
     #[arg(long = "continue")]
     resume: bool,
-    /// Give up a conversion that was killed or that failed: DIR stays what it was, the copy goes
+    /// Give up a conversion that was killed or that failed, or one in place that is not committed: DIR
+    /// or DEVICE stays what it was, the copy or the volume goes
     #[arg(long)]
     abandon: bool,
+    /// Make a volume of the ext4 or XFS file system on DEVICE beside it, of the same files where they
+    /// lie
+    #[arg(long, conflicts_with_all = IN_PLACE_LACKS)]
+    in_place: bool,
+    /// Let the volume that was made in place take the place of the old file system, for good
+    #[arg(long, conflicts_with_all = IN_PLACE_LACKS, conflicts_with = "dry_run")]
+    commit: bool,
+    /// Tell how far a conversion in place is
+    #[arg(long, conflicts_with_all = IN_PLACE_LACKS, conflicts_with = "dry_run")]
+    status: bool,
     /// The command that stops the database, run by a shell; it ends when the database is stopped
     #[arg(long, value_name = "COMMAND", requires = "start", conflicts_with_all = ["resume", "abandon"])]
     stop: Option<String>,
@@ -86,6 +105,10 @@ pub struct Arguments {
     requests: Requests,
 }
 
+/// What moves of directories take and conversions in place do not.
+const IN_PLACE_LACKS: [&str; 9] =
+    ["stop", "start", "wait", "verify", "bind", "no_switch", "mode", "log_dir", "rate"];
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Which {
     All,
@@ -105,8 +128,24 @@ fn parse_log_dir(text: &str) -> std::result::Result<(OsString, IoMode), String> 
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    let device = &arguments.directory;
+    if arguments.in_place {
+        return in_place::make(device, arguments.dry_run, output);
+    }
+    if arguments.commit {
+        return in_place::commit(device, output);
+    }
+    if arguments.status {
+        return in_place::status(device, output);
+    }
     if arguments.abandon {
-        return abandon(arguments, output);
+        // A directory is a copy's; what is a file or a device is converted in place.
+        let is_device = device.symlink_metadata().is_ok() && !device.is_dir();
+        return if is_device {
+            in_place::abandon(device, output)
+        } else {
+            abandon(arguments, output)
+        };
     }
     let rate = rate(arguments.rate)?;
     let (place, mut journal, total) = if arguments.resume {
