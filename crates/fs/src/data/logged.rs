@@ -40,32 +40,42 @@ impl DataPath<'_> {
         }
     }
 
-    /// Returns whether what a write changes in place may be carried, by what costs nothing to ask.
-    /// Not of a write past the caches that returns when the device has its bytes.
-    pub(super) fn may_log_over(self, data: &Payload<'_>) -> bool {
+    /// Returns whether the record of a write may carry what it changes in place. Not of a write past
+    /// the caches that returns when the device has its bytes.
+    fn may_carry(self, data: &Payload<'_>) -> bool {
         let (state, bytes) = (self.state(), data.bytes.len() as u64);
         data.waits_for_sync()
-            && state.unsealed.last() > self.fs.sealed_lsn().0
             && bytes <= self.fs.limits().logged_write_bytes
             && state.synced.load(Ordering::Relaxed)
             && self.fs.carries_data(bytes)
             && state.lease().is_none()
     }
 
+    /// Returns whether a write may be carried that changes bytes in place which a record vouches for,
+    /// by what costs nothing to ask.
+    pub(super) fn may_log_over(self, data: &Payload<'_>) -> bool {
+        self.state().unsealed.last() > self.fs.sealed_lsn().0 && self.may_carry(data)
+    }
+
     /// Returns whether a record that carries a write spares it a seal, or a write of its own beside
     /// what makes the file grow. `over`: the device bytes that change in place.
+    ///
+    /// What makes the file grow is carried even where its tail has to be sealed first, once: else the
+    /// next one would meet a tail that no record carries, and so would all that follow.
     pub(super) fn spares_a_seal(
         self,
         data: &Payload<'_>,
-        over: impl Iterator<Item = Range<u64>>,
+        over: &[Range<u64>],
         grows: bool,
-    ) -> bool {
-        if !self.may_log_over(data) {
-            return false;
+    ) -> Result<bool> {
+        if over.is_empty() || !self.may_carry(data) {
+            return Ok(false);
         }
-        let least = if grows { Voucher::Nothing } else { Voucher::Carried };
-        let voucher = over.map(|range| self.voucher(&range)).max();
-        voucher.is_some_and(|voucher| (least..=Voucher::Carried).contains(&voucher))
+        let voucher = over.iter().map(|range| self.voucher(range)).max();
+        if grows && voucher == Some(Voucher::Device) {
+            over.iter().try_for_each(|range| self.permit(range, false))?;
+        }
+        Ok(grows || voucher == Some(Voucher::Carried))
     }
 
     /// Returns what vouches for bytes that a write would change in place.
@@ -93,10 +103,14 @@ impl DataPath<'_> {
     /// Makes sure that device bytes may change: at once, or where they are `logged` when they go
     /// home.
     pub(super) fn permit(self, range: &Range<u64>, logged: bool) -> Result<()> {
-        if logged && self.voucher(range) <= Voucher::Carried {
-            return Ok(());
+        if !logged || self.voucher(range) == Voucher::Device {
+            self.fs.permit_overwrite(&self.state().unsealed, range)?;
         }
-        self.fs.permit_overwrite(&self.state().unsealed, range)
+        debug_assert!(
+            self.voucher(range) <= Voucher::Carried,
+            "I-HOM-4: no record expects {range:?} on the device as it is"
+        );
+        Ok(())
     }
 
     /// As [`overwrite`](Self::overwrite), of what the record is to carry.

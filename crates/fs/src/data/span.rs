@@ -187,11 +187,9 @@ impl DataPath<'_> {
         let only_adds = data.offset >= logged || targets.iter().all(|it| it.was.is_filled());
         let adds = only_adds && (size > logged || whole);
         let in_place = spans.clone().filter(|span| span.around == Around::Kept);
-        let over = in_place.map(|span| span.changed());
-        if !redirects
-            && !data.renews
-            && (adds || !copied && self.spares_a_seal(&data, over, size > logged))
-        {
+        let over: Vec<_> = in_place.map(|span| span.changed()).collect();
+        let may_carry = !redirects && !data.renews;
+        if may_carry && (adds || !copied && self.spares_a_seal(&data, &over, size > logged)?) {
             let sectors = spans.clone().map(|span| span.sectors.end - span.sectors.start).sum();
             self.log_if_small(&mut exposing, sectors);
         }

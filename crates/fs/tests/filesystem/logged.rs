@@ -172,7 +172,8 @@ impl Bed {
 fn s_539_pages_over_what_the_log_has_are_one_write_of_the_device_with_what_is_added() {
     for (seed, block) in [(1, 4096), (2, 512), (3, 16_384)] {
         let mut bed = Bed::with_log(seed, block, 8 << 20);
-        bed.write(0, 32);
+        // No record carries what is synced first.
+        bed.write(0, 40 << 10);
         bed.sync();
         for commit in 0..24 {
             let end = bed.model.len();
@@ -182,7 +183,7 @@ fn s_539_pages_over_what_the_log_has_are_one_write_of_the_device_with_what_is_ad
             bed.file.write_at(&kept, page as u64).unwrap();
             bed.write(end, 4120);
             let costs = bed.sync();
-            if commit > 0 {
+            if commit > 1 {
                 assert_eq!(costs, (1, 1), "S-539: commit {commit} in blocks of {block}");
             }
             bed.holds(&bed.file, "S-539: what the log has is read");
