@@ -186,10 +186,12 @@ impl DataPath<'_> {
         // is written next, which would have to wait for a seal.
         let only_adds = data.offset >= logged || targets.iter().all(|it| it.was.is_filled());
         let adds = only_adds && (size > logged || whole);
-        let in_place = spans.clone().filter(|span| span.around == Around::Kept);
-        let over: Vec<_> = in_place.map(|span| span.changed()).collect();
-        let may_carry = !redirects && !data.renews;
-        if may_carry && (adds || !copied && self.spares_a_seal(&data, &over, size > logged)?) {
+        let spares_a_seal = || {
+            let in_place = spans.clone().filter(|span| span.around == Around::Kept);
+            let over: Vec<_> = in_place.map(|span| span.changed()).collect();
+            self.spares_a_seal(&data, &over, size > logged)
+        };
+        if !redirects && !data.renews && (adds || !copied && spares_a_seal()?) {
             let sectors = spans.clone().map(|span| span.sectors.end - span.sectors.start).sum();
             self.log_if_small(&mut exposing, sectors);
         }

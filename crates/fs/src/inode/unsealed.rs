@@ -99,6 +99,9 @@ impl Unsealed {
 
     /// Returns what vouches for some of the device bytes, of the records after `sealed`.
     pub(crate) fn voucher(&self, range: &Range<u64>, sealed: Lsn) -> Voucher {
+        if self.last() <= sealed.0 {
+            return Voucher::Nothing;
+        }
         let entries = self.entries.lock();
         let before = entries.range(..range.start).next_back().map(|(_, entry)| entry);
         let before = before.filter(|entry| entry.end > range.start);
