@@ -290,12 +290,15 @@ impl Stage {
         let plain = OpenOptions::read_write();
         match step {
             OpenStep::Hold(slot, file, dir, mode) => {
-                // Every other one as a mount opens files, whose writes may wait and whose reads are read ahead.
+                // Every other one as a mount opens files: a kernel caches them, their writes may wait,
+                // and their reads are read ahead.
                 let mounts = slot % 2 == 1;
                 let options = OpenOptions {
                     mode: Some(mode),
                     delay_writes: mounts,
                     read_windows: mounts,
+                    // What a kernel keeps pages of is not leased.
+                    caller_caches: mounts && self.program.is_none(),
                     ..plain
                 };
                 let file = fs.open(file_path(file, dir), &options)?;

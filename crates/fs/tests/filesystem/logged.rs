@@ -149,11 +149,33 @@ fn s_596_what_the_log_has_is_seen_by_everything_that_reads_or_changes_the_file()
     }
 }
 
+/// What keeps the pages of a cached file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    /// The library cache.
+    Library,
+    /// The caller, as the kernel above a mount: what it writes passes the library cache.
+    Caller,
+}
+
+const PAGES: [Pages; 2] = [Pages::Library, Pages::Caller];
+
 impl Bed {
     /// Of a cached file, on a volume with a log of so many bytes.
-    fn with_log(seed: u64, block: u32, log_bytes: u64) -> Self {
-        let bed = Self::new(seed, block, IoMode::Cached);
+    fn with_log(seed: u64, block: u32, log_bytes: u64, pages: Pages) -> Self {
+        let mut bed = Self::new(seed, block, IoMode::Cached);
         bed.fs.resize_log(log_bytes, false).unwrap();
+        if pages == Pages::Caller {
+            // Of what was synced through another open nothing is known to this one.
+            let caller = OpenOptions {
+                caller_caches: true,
+                delay_writes: true,
+                read_windows: true,
+                ..OpenOptions::read_write()
+            };
+            bed.file = bed.fs.open("/log", &caller).unwrap();
+            bed.file.sync_all().unwrap();
+        }
         bed
     }
 
@@ -170,8 +192,9 @@ impl Bed {
 /// cache of pages.
 #[test]
 fn s_539_pages_over_what_the_log_has_are_one_write_of_the_device_with_what_is_added() {
-    for (seed, block) in [(1, 4096), (2, 512), (3, 16_384)] {
-        let mut bed = Bed::with_log(seed, block, 8 << 20);
+    let cases = [(1, 4096), (2, 512), (3, 16_384)];
+    for ((seed, block), pages) in cases.into_iter().flat_map(|case| PAGES.map(|it| (case, it))) {
+        let mut bed = Bed::with_log(seed, block, 8 << 20, pages);
         // No record carries what is synced first.
         bed.write(0, 40 << 10);
         bed.sync();
@@ -184,7 +207,7 @@ fn s_539_pages_over_what_the_log_has_are_one_write_of_the_device_with_what_is_ad
             bed.write(end, 4120);
             let costs = bed.sync();
             if commit > 1 {
-                assert_eq!(costs, (1, 1), "S-539: commit {commit} in blocks of {block}");
+                assert_eq!(costs, (1, 1), "S-539: {pages:?}, commit {commit}, blocks of {block}");
             }
             bed.holds(&bed.file, "S-539: what the log has is read");
             if commit % 6 == 5 {
@@ -197,14 +220,16 @@ fn s_539_pages_over_what_the_log_has_are_one_write_of_the_device_with_what_is_ad
 /// S-539: a rollback journal, which counts once its head is written over.
 #[test]
 fn s_539_a_head_that_is_written_over_again_and_again_needs_no_seal() {
-    let mut bed = Bed::with_log(5, 4096, 8 << 20);
-    bed.write(0, 9000);
-    bed.sync();
-    for round in 0..30 {
-        bed.write(round * 7 % 512, 12 + round);
-        assert_eq!(bed.sync(), (1, 1), "S-539: round {round}");
-        bed.holds(&bed.file, "S-539: what the log has is read");
-        bed.survives(&format!("S-539: after round {round}"));
+    for pages in PAGES {
+        let mut bed = Bed::with_log(5, 4096, 8 << 20, pages);
+        bed.write(0, 9000);
+        bed.sync();
+        for round in 0..30 {
+            bed.write(round * 7 % 512, 12 + round);
+            assert_eq!(bed.sync(), (1, 1), "S-539: {pages:?}, round {round}");
+            bed.holds(&bed.file, "S-539: what the log has is read");
+            bed.survives(&format!("S-539: {pages:?}, after round {round}"));
+        }
     }
 }
 
@@ -213,72 +238,79 @@ fn s_539_a_head_that_is_written_over_again_and_again_needs_no_seal() {
 /// to its place.
 #[test]
 fn s_539_what_the_log_has_not_is_sealed_first() {
-    let mut bed = Bed::with_log(3, 4096, 8 << 20);
-    bed.append(2048);
-    // More than a record carries, and then over that, over what was carried before it, and over
-    // both once more.
-    bed.write(bed.model.len(), 40 << 10);
-    bed.sync();
-    for (at, len) in [(20 << 10, 4000), (0, 512), (20 << 10, 100), (1000, 3000)] {
-        bed.write(at, len);
+    for pages in PAGES {
+        let mut bed = Bed::with_log(3, 4096, 8 << 20, pages);
+        bed.append(2048);
+        // More than a record carries, and then over that, over what was carried before it, and over
+        // both once more.
+        bed.write(bed.model.len(), 40 << 10);
         bed.sync();
-    }
-    let mut synced = Vec::new();
-    for _ in 0..70 {
-        let model = bed.model.clone();
-        let start = bed.device.operation_count();
-        bed.append(4096);
-        synced.extend((start..bed.device.operation_count()).map(|at| (at, model.clone())));
-    }
-    for (at, model) in synced {
-        for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll] {
-            let image: Arc<dyn BlockDevice> = bed.device.crash_image(at, &choice);
-            let fs = mount_as(&image, IoMode::Cached);
-            let file = fs.open("/log", &OpenOptions::read_only()).unwrap();
-            let mut seen = vec![0; model.len()];
-            let len = file.read_at(&mut seen, 0).unwrap();
-            assert!(len == model.len() && seen == model, "S-539: operation {at}, {choice:?}");
-            drop(file);
-            fs.unmount().unwrap();
+        for (at, len) in [(20 << 10, 4000), (0, 512), (20 << 10, 100), (1000, 3000)] {
+            bed.write(at, len);
+            bed.sync();
+        }
+        let mut synced = Vec::new();
+        for _ in 0..70 {
+            let model = bed.model.clone();
+            let start = bed.device.operation_count();
+            bed.append(4096);
+            synced.extend((start..bed.device.operation_count()).map(|at| (at, model.clone())));
+        }
+        for (at, model) in synced {
+            for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll] {
+                let image: Arc<dyn BlockDevice> = bed.device.crash_image(at, &choice);
+                let seen = content(&image, model.len());
+                assert!(seen == model, "S-539: {pages:?}, operation {at}, {choice:?}");
+            }
         }
     }
+}
+
+/// What a mount of an image finds in the file, of which it reads so many bytes.
+fn content(image: &Arc<dyn BlockDevice>, len: usize) -> Vec<u8> {
+    let fs = mount_as(image, IoMode::Cached);
+    let file = fs.open("/log", &OpenOptions::read_only()).unwrap();
+    let mut seen = vec![0; len];
+    let len = file.read_at(&mut seen, 0).unwrap();
+    seen.truncate(len);
+    drop(file);
+    fs.unmount().unwrap();
+    seen
 }
 
 /// S-539: a power cut between syncs leaves what was synced, whole, or what was written since.
 #[test]
 fn s_539_no_cut_between_two_syncs_takes_what_the_first_one_had() {
-    let mut bed = Bed::with_log(9, 4096, 8 << 20);
-    bed.append(3000);
-    let mut images = Vec::new();
-    for round in 0..12 {
-        let (before, start) = (bed.model.clone(), bed.device.operation_count());
-        bed.write(bed.model.len() - 900, 1800);
-        bed.file.sync_data().unwrap();
-        images.push((before, bed.model.clone(), start, bed.device.operation_count(), round));
-    }
-    let opened = |fs: &FileSystem| fs.open("/log", &OpenOptions::read_only()).unwrap();
-    for (before, after, start, end, round) in &images {
-        for at in *start..=*end {
-            for choice in
-                [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(at as u64)]
-            {
-                let image: Arc<dyn BlockDevice> = bed.device.crash_image(at, &choice);
-                let fs = mount_as(&image, IoMode::Cached);
-                let mut seen = vec![0; after.len() + 1];
-                let len = opened(&fs).read_at(&mut seen, 0).unwrap();
-                let seen = &seen[..len];
-                let context = format!("S-539: round {round}, operation {at}, {choice:?}");
-                let kept = before.len() - 900;
-                assert!(seen.starts_with(&before[..kept]) && len >= before.len(), "{context}");
-                let either = |at: usize| seen[at] == before[at] || seen[at] == after[at];
-                assert!((kept..before.len()).all(either), "{context}");
-                if at == *end {
-                    assert!(seen == after, "{context}");
+    for pages in PAGES {
+        let mut bed = Bed::with_log(9, 4096, 8 << 20, pages);
+        bed.append(3000);
+        for round in 0..12 {
+            let (before, start) = (bed.model.clone(), bed.device.operation_count());
+            bed.write(bed.model.len() - 900, 1800);
+            bed.file.sync_data().unwrap();
+            let end = bed.device.operation_count();
+            for at in start..=end {
+                let choices =
+                    [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(at as u64)];
+                for choice in choices {
+                    let image: Arc<dyn BlockDevice> = bed.device.crash_image(at, &choice);
+                    let seen = content(&image, bed.model.len() + 1);
+                    let context =
+                        format!("S-539: {pages:?}, round {round}, operation {at}, {choice:?}");
+                    is_one_or_the_other(&seen, &before, &bed.model, &context);
+                    assert!(at < end || seen == bed.model, "{context}");
                 }
-                fs.unmount().unwrap();
             }
         }
     }
+}
+
+/// Asserts that each byte is as it was before a write of the last 900 bytes and 900 more, or after it.
+fn is_one_or_the_other(seen: &[u8], before: &[u8], after: &[u8], context: &str) {
+    let kept = before.len() - 900;
+    assert!(seen.starts_with(&before[..kept]) && seen.len() >= before.len(), "{context}");
+    let either = |at: usize| seen[at] == before[at] || seen[at] == after[at];
+    assert!((kept..before.len()).all(either), "{context}");
 }
 
 /// Refuses writes of the device that bring much at once, as those that take data out of the log.
