@@ -18,10 +18,10 @@
 //!
 //! Invariants:
 //! - I-ADO-2: before a commit nothing is written to the device but blocks of the file that was made
-//!   for it ([`fence`]).
+//!   for it (`fence.rs`).
 //! - I-ADO-3: one write of one sector makes the volume of the old file system. Before it the old one
 //!   is whole, bytes apart that it never uses; after it a copy of the volume's superblock verifies
-//!   ([`commit`]).
+//!   (`commit.rs`).
 #![forbid(unsafe_code)]
 
 mod commit;
