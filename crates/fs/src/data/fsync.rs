@@ -70,6 +70,7 @@ impl DataPath<'_> {
     fn timed(self, sync: impl FnOnce(&mut Waits<'_>) -> Result<()>) -> Result<()> {
         Counters::add(&self.inode.counters.syncs, 1);
         self.state().synced.store(true, Ordering::Relaxed);
+        self.state().carried_along.store(0, Ordering::Relaxed);
         if let Some(file) = self.state().lease() {
             file.synced();
         }

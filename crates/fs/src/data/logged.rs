@@ -8,7 +8,10 @@
 //!
 //! What waited in memory and is written over bytes that the log has goes the same way (I-HOM-4): the
 //! last page of a log that is written page by page, the head of a rollback journal. In its place it
-//! would have to wait until the bytes are at home and the record is sealed.
+//! would have to wait until the bytes are at home and the record is sealed. And where records carry
+//! what is written over in a file, they carry a little of it along that nothing vouches for: the first
+//! page of a database, which each commit changes beside another one. By itself that would be a write
+//! of the device before the record's.
 //!
 //! - I-HOM-4: a record carries what changes bytes only where each record that vouches for them, and
 //!   is not sealed, carries them too. So replay writes them in the order of the records, and expects
@@ -57,8 +60,27 @@ impl DataPath<'_> {
         self.state().unsealed.last() > self.fs.sealed_lsn().0 && self.may_carry(data)
     }
 
+    /// Returns whether a record had better carry a write that changes bytes in place, for which the
+    /// inode is locked exclusively.
+    pub(super) fn is_better_carried(self, data: &Payload<'_>) -> Result<bool> {
+        Ok(self.may_log_over(data)
+            && match self.voucher_of(data)? {
+                Voucher::Nothing => self.goes_along(data),
+                Voucher::Carried => true,
+                Voucher::Device => false,
+            })
+    }
+
+    /// Returns whether a record is to carry what nothing vouches for: the file has records that carry
+    /// data, so the next sync has one too, and it is little since the last sync.
+    fn goes_along(self, data: &Payload<'_>) -> bool {
+        let state = self.state();
+        let bytes = state.carried_along.load(Ordering::Relaxed) + data.bytes.len() as u64;
+        state.unsealed.carries(self.fs.sealed_lsn()) && bytes <= self.fs.limits().logged_write_bytes
+    }
+
     /// Returns whether a record that carries a write spares it a seal, or a write of its own beside
-    /// what makes the file grow. `over`: the device bytes that change in place.
+    /// what is carried anyway. `over`: the device bytes that change in place.
     ///
     /// What makes the file grow is carried even where its tail has to be sealed first, once: else the
     /// next one would meet a tail that no record carries, and so would all that follow.
@@ -75,7 +97,12 @@ impl DataPath<'_> {
         if grows && voucher == Some(Voucher::Device) {
             over.iter().try_for_each(|range| self.permit(range, false))?;
         }
-        Ok(grows || voucher == Some(Voucher::Carried))
+        let along = !grows && voucher == Some(Voucher::Nothing) && self.goes_along(data);
+        if along {
+            let carried = &self.state().carried_along;
+            carried.fetch_add(data.bytes.len() as u64, Ordering::Relaxed);
+        }
+        Ok(grows || along || voucher == Some(Voucher::Carried))
     }
 
     /// Returns what vouches for bytes that a write would change in place.

@@ -81,6 +81,9 @@ pub(crate) struct FileState {
     /// An open that lasts was synced: its callers wait for the device by themselves, so nothing is
     /// absorbed for them.
     pub(crate) synced: AtomicBool,
+    /// Bytes written over since the last sync that records carry though nothing vouches for what was
+    /// there (`data/logged.rs`).
+    pub(crate) carried_along: AtomicU64,
     /// Blocks of the file went elsewhere instead of waiting for a seal (`data/renew.rs`).
     pub(crate) was_renewed: AtomicBool,
 }
@@ -120,6 +123,7 @@ impl FileState {
             lease: OnceLock::new(),
             leased: bit(Cause::Leased),
             synced: AtomicBool::new(false),
+            carried_along: AtomicU64::new(0),
             was_renewed: AtomicBool::new(false),
             steady,
         }

@@ -24,6 +24,8 @@ pub(crate) struct Unsealed {
     any: Bit,
     /// The last record among the entries, 0 without entries.
     last: AtomicU64,
+    /// The last record that carries its bytes.
+    carried: AtomicU64,
     entries: Mutex<BTreeMap<u64, Entry>>,
 }
 
@@ -52,7 +54,8 @@ pub(crate) enum Voucher {
 
 impl Unsealed {
     pub(super) fn new(any: Bit) -> Self {
-        Self { any, last: AtomicU64::new(0), entries: Mutex::default() }
+        let [last, carried] = [const { AtomicU64::new(0) }; 2];
+        Self { any, last, carried, entries: Mutex::default() }
     }
 
     /// Returns the last record that vouches for bytes, sealed or not; 0: none does.
@@ -94,7 +97,15 @@ impl Unsealed {
             entries.insert(range.start, entry);
         }
         self.last.fetch_max(lsn.0, Ordering::Release);
+        if carried {
+            self.carried.fetch_max(lsn.0, Ordering::Relaxed);
+        }
         self.any.set(true);
+    }
+
+    /// Returns whether one of the records after `sealed` carries its bytes.
+    pub(crate) fn carries(&self, sealed: Lsn) -> bool {
+        self.carried.load(Ordering::Relaxed) > sealed.0
     }
 
     /// Returns what vouches for some of the device bytes, of the records after `sealed`.

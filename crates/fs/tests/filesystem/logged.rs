@@ -233,6 +233,42 @@ fn s_539_a_head_that_is_written_over_again_and_again_needs_no_seal() {
     }
 }
 
+/// S-539: the first page of a database, which each commit changes beside another one: a record that is
+/// written anyway carries it along, and no more of its kind than a record may have between two syncs.
+#[test]
+fn s_539_a_little_goes_along_with_what_a_record_carries() {
+    for pages in PAGES {
+        let mut bed = Bed::with_log(11, 4096, 8 << 20, pages);
+        bed.write(0, 400 << 10);
+        bed.sync();
+        // Nothing vouches for any of it.
+        bed.fs.sync().unwrap();
+        bed.fs.resize_log(6 << 20, false).unwrap();
+        bed.append(2000);
+        for round in 0..24 {
+            let page = |number: usize| (number % 40) * 4096;
+            let before = bed.device.counters();
+            bed.write(0, 4096);
+            bed.write(page(round + 3), 4096);
+            bed.append(100);
+            let after = bed.device.counters();
+            let costs = (after.writes - before.writes, after.flushes - before.flushes);
+            assert_eq!(costs, (1, 1), "S-539: {pages:?}, round {round}");
+            bed.holds(&bed.file, "S-539: what the log has is read");
+            if round % 8 == 7 {
+                bed.survives(&format!("S-539: {pages:?}, round {round}"));
+            }
+        }
+        // Of eight more pages half go along, which are 16 KiB, and half to their place.
+        let before = bed.device.counters().writes;
+        (0..8).for_each(|number| bed.write((42 + 2 * number) * 4096, 4096));
+        bed.sync();
+        let writes = bed.device.counters().writes - before;
+        assert_eq!(writes, 4 + 1, "S-539: {pages:?}");
+        bed.survives(&format!("S-539: {pages:?}, much at once"));
+    }
+}
+
 /// S-539: what a record expects on the device is sealed before it is written over, whatever the log
 /// has beside it: a cut finds everything that was synced, also when the data of the log was on its way
 /// to its place.
