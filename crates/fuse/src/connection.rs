@@ -15,6 +15,8 @@ use crate::threads::Threads;
 #[derive(Debug)]
 pub struct Connection {
     channel: Arc<Channel>,
+    /// The minor version of the protocol.
+    minor: u32,
     payload_bytes: usize,
 }
 
@@ -26,14 +28,14 @@ impl Connection {
     /// When the kernel lacks something that the terms require, and when the connection breaks.
     pub fn open(fuse: OwnedFd, terms: &Terms) -> io::Result<Self> {
         let channel = Arc::new(Channel::new(fuse));
-        negotiate(&channel, terms)?;
-        Ok(Self { channel, payload_bytes: terms.payload_bytes })
+        let minor = negotiate(&channel, terms)?;
+        Ok(Self { channel, minor, payload_bytes: terms.payload_bytes })
     }
 
     /// Returns the way for messages to the kernel.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
-        Notifier::new(Arc::clone(&self.channel))
+        Notifier::new(Arc::clone(&self.channel), self.minor)
     }
 
     /// Begins to serve what comes through `/dev/fuse`, with so many threads.

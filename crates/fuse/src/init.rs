@@ -116,8 +116,8 @@ pub struct Terms {
 const ALWAYS: Flags =
     Flags::ASYNC_READ.with(Flags::BIG_WRITES).with(Flags::MAX_PAGES).with(Flags::INIT_EXT);
 
-/// Answers the kernel's first request.
-pub(crate) fn negotiate(channel: &Arc<Channel>, terms: &Terms) -> io::Result<()> {
+/// Answers the kernel's first request. Returns the minor version of the protocol that both speak.
+pub(crate) fn negotiate(channel: &Arc<Channel>, terms: &Terms) -> io::Result<u32> {
     let mut message = Message::new(channel, terms.payload_bytes);
     loop {
         if message.receive()? == Received::End {
@@ -145,7 +145,7 @@ pub(crate) fn negotiate(channel: &Arc<Channel>, terms: &Terms) -> io::Result<()>
         }
         // A kernel of a later version asks again in this one.
         if offer.major <= MAJOR {
-            return Ok(());
+            return Ok(offer.minor.min(MINOR));
         }
         message = Message::new(channel, terms.payload_bytes);
     }

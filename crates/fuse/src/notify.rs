@@ -12,18 +12,40 @@ use crate::protocol::{OUT_HEADER_BYTES, write_out_header};
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const STORE: i32 = 4;
+const INC_EPOCH: i32 = 8;
+
+/// The minor version of the protocol that has `FUSE_NOTIFY_INC_EPOCH` (Linux 6.16).
+const EPOCHS_SINCE: u32 = 44;
 
 /// `FUSE_EXPIRE_ONLY`, since Linux 6.2.
 const EXPIRE_ONLY: u32 = 1;
 
-/// Tells the kernel to drop what it holds. Each call waits for the kernel, and so may wait for
-/// requests: not for threads that [serve](crate::is_serving).
+/// Tells the kernel to drop what it holds. Each call but [`expire_all`](Self::expire_all) waits for
+/// the kernel, and so may wait for requests: not for threads that [serve](crate::is_serving).
 #[derive(Debug, Clone)]
-pub struct Notifier(Arc<Channel>);
+pub struct Notifier {
+    channel: Arc<Channel>,
+    has_epochs: bool,
+}
 
 impl Notifier {
-    pub(crate) fn new(channel: Arc<Channel>) -> Self {
-        Self(channel)
+    pub(crate) fn new(channel: Arc<Channel>, minor: u32) -> Self {
+        Self { channel, has_epochs: minor >= EPOCHS_SINCE }
+    }
+
+    /// Returns whether the kernel can [expire all names](Self::expire_all).
+    #[must_use]
+    pub fn has_epochs(&self) -> bool {
+        self.has_epochs
+    }
+
+    /// Has the kernel look up each name again before it uses it next, also what it took for absent and
+    /// what it is looking up now. Waits for nothing.
+    ///
+    /// # Errors
+    /// What the kernel says; one that [has no epochs](Self::has_epochs) does not know it.
+    pub fn expire_all(&self) -> io::Result<()> {
+        self.send(INC_EPOCH, &[], &[])
     }
 
     /// Has the kernel ask for attributes again, and write and drop its pages of a range. `len` 0: to
@@ -86,7 +108,7 @@ impl Notifier {
         write_out_header(&mut header, 0, -code, len);
         let parts = [&header, body].into_iter().chain(rest.iter().copied());
         let parts: Vec<_> = parts.map(IoSlice::new).collect();
-        match rustix::io::writev(&self.0, &parts) {
+        match rustix::io::writev(&self.channel, &parts) {
             Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
         }

@@ -309,6 +309,10 @@ impl Shared {
 
     /// Makes the kernel forget what a request changed.
     fn forget_changed(&self, changed: &Changed) {
+        if !changed.names.is_empty() || !changed.inodes.is_empty() {
+            // Also names that came back in a directory.
+            self.kernel.forget_absent();
+        }
         for (dir, name) in &changed.names {
             self.kernel.drop_name(*dir, OsStr::from_bytes(name));
             if !self.aliases.are_none() {

@@ -14,6 +14,7 @@ use bedplate_fs::{
 
 use super::errno::{Answer, Errno};
 use super::shared::Shared;
+use super::sizes::VISIT_NAME;
 use super::trees::Node;
 
 /// How long the kernel may keep attributes and names. Only the kernel changes a mounted volume, so
@@ -100,6 +101,27 @@ impl Shared {
         self.told_sizes.forget_unless(ino, || self.fs.is_retained(ino));
     }
 
+    /// As [`entry`](Self::entry), of what was made. The kernel may take the plain name for absent, of
+    /// which it has seen another one made.
+    fn made(&self, attr: Attr, mode: Option<IoMode>) -> Answer<Entry> {
+        if mode.is_some() {
+            self.kernel.forget_absent();
+        }
+        self.entry(attr, mode)
+    }
+
+    /// Returns how long the kernel may take a name for absent that was not found in a directory
+    /// (S-540): not at all where something other than its own requests may make it found.
+    pub(super) fn absent_ttl(&self, dir: Node, name: &OsStr) -> Duration {
+        let name = name.as_bytes();
+        // What a name with a mode or of a tree leads to, and a visit's, depends on who asks.
+        let depends =
+            name.windows(2).any(|two| two == b"::") || name.starts_with(VISIT_NAME.as_bytes());
+        let is_plain = dir.tree.is_none() && dir.ino.is_possible() && !depends;
+        let may_know = is_plain && self.kernel.may_know_absent();
+        if may_know { self.name_ttl() } else { Duration::ZERO }
+    }
+
     fn entry_for(&self, attr: Attr, name_ttl: Duration) -> Answer<Entry> {
         let attr = self.retain_and_tell(attr)?;
         Ok(Entry { attr, name_ttl, tree: None })
@@ -154,6 +176,7 @@ impl Shared {
     /// Makes the kernel forget the plain name after an operation reached it through a suffixed one.
     fn forget_plain(self: &Arc<Self>, dir: InodeNo, name: &Name<'_>) {
         if name.mode.is_some() {
+            self.kernel.forget_absent();
             let plain = OsStr::from_bytes(name.real).to_owned();
             self.run_for_caches(move |shared| shared.kernel.drop_name(dir, &plain));
         }
@@ -218,7 +241,7 @@ impl Shared {
         let kind = kind_of_mode(permissions.mode).ok_or(Errno::INVAL)?;
         let name = self.take_apart_for(kind, dir, name)?;
         let attr = self.fs.make(dir, name.real, kind, new_file(caller, permissions), rdev)?;
-        self.entry(attr, name.mode)
+        self.made(attr, name.mode)
     }
 
     /// Makes a regular file that is about to be opened; returns also what the suffix asked for.
@@ -232,7 +255,7 @@ impl Shared {
         let name = self.take_apart(dir, name)?;
         let new = new_file(caller, permissions);
         let attr = self.fs.make(dir, name.real, FileKind::File, new, 0)?;
-        Ok((self.entry(attr, name.mode)?, name.mode))
+        Ok((self.made(attr, name.mode)?, name.mode))
     }
 
     /// Makes a regular file without a name, which is about to be opened.
@@ -274,7 +297,7 @@ impl Shared {
     pub(super) fn link(&self, ino: InodeNo, dir: InodeNo, name: &OsStr) -> Answer<Entry> {
         let name = self.take_apart_for(self.fs.attr(ino)?.kind, dir, name)?;
         let attr = self.fs.link(ino, dir, name.real)?;
-        self.entry(attr, name.mode)
+        self.made(attr, name.mode)
     }
 
     pub(super) fn unlink(self: &Arc<Self>, dir: InodeNo, name: &OsStr) -> Answer<()> {

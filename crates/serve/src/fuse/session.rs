@@ -116,6 +116,20 @@ impl Kernel {
         self.notifier.get()
     }
 
+    /// Returns whether the kernel may be told that a name is absent: where it can be told to forget
+    /// that by threads whose answer it waits for (S-540).
+    pub(super) fn may_know_absent(&self) -> bool {
+        self.notifier.get().is_some_and(Notifier::has_epochs)
+    }
+
+    /// Makes the kernel look up what it took for absent. It looks every other name up once more too.
+    pub(super) fn forget_absent(&self) {
+        let Some(notifier) = self.notifier.get().filter(|it| it.has_epochs()) else { return };
+        if let Err(error) = notifier.expire_all() {
+            tracing::warn!("the kernel may take names for absent that are not: {error}");
+        }
+    }
+
     /// Makes the kernel write its dirty pages of a range (`len` 0: to the end) and drop all of
     /// them.
     pub(super) fn drop_pages(&self, number: InodeNo, offset: u64, len: u64) {

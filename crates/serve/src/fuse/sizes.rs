@@ -39,7 +39,7 @@ use super::shared::Shared;
 use super::trees::Node;
 
 /// What the name begins with; the inode number follows.
-const NAME: &str = ".bedplate-visit-";
+pub(super) const VISIT_NAME: &str = ".bedplate-visit-";
 /// How often a size that writers change meanwhile is replaced.
 const LOOKS_MAX: usize = 8;
 /// How long a visit waits between two looks for the end of opens that the kernel has closed, and
@@ -66,7 +66,7 @@ pub(super) struct Visits {
 impl Visits {
     /// Returns the file that the caller visits under a name in a directory.
     pub(super) fn named(&self, caller: Caller, dir: Node, name: &OsStr) -> Option<InodeNo> {
-        let number = name.to_str()?.strip_prefix(NAME)?;
+        let number = name.to_str()?.strip_prefix(VISIT_NAME)?;
         let mut by_thread = self.by_thread.lock();
         let visit = by_thread.get_mut(&caller.thread)?;
         (number == visit.ino.0.to_string()).then(|| {
@@ -177,7 +177,7 @@ impl Shared {
         let _turn = self.visits.one_at_a_time.lock();
         let (thread, name) = (
             rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(),
-            format!("{NAME}{}", ino.0),
+            format!("{VISIT_NAME}{}", ino.0),
         );
         self.visits.by_thread.lock().insert(thread, Visit { ino, seen_in: None });
         let told = self.tell_size(ino, &root.join(&name), replace);

@@ -123,6 +123,7 @@ impl Shared {
     /// uses it (I-TRE-1). Names that it is looking up are waited for.
     pub(super) fn expire_names(&self) -> Result<()> {
         const BATCH: usize = 512;
+        self.kernel.forget_absent();
         let mut dirs = vec![self.shown.root()];
         self.kernel.drop_attributes(self.shown.root());
         while let Some(dir) = dirs.pop() {

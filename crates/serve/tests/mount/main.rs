@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod absent;
 mod acls;
 mod attrs;
 mod behind;

@@ -24,12 +24,12 @@ use crate::harness::{
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A directory of a volume, mounted on a directory of its own.
-struct Part {
+pub struct Part {
     dir: TempDir,
 }
 
 impl Part {
-    fn new(root: &Path, path: &str, options: &str) -> Self {
+    pub fn new(root: &Path, path: &str, options: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         match mount_part(root, path, dir.path(), options) {
             Answer::Done(_) => Self { dir },
@@ -37,7 +37,7 @@ impl Part {
         }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 }

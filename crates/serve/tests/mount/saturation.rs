@@ -67,7 +67,7 @@ fn is_over_ring() -> bool {
     std::env::var_os(OVER_RING).is_some()
 }
 
-fn report(m: &Mounted) -> ThreadReport {
+pub fn report(m: &Mounted) -> ThreadReport {
     let Answer::Done(told) = ask(m.root(), &Request::Threads) else { panic!("no report") };
     serde_json::from_value(told).unwrap()
 }

@@ -105,6 +105,16 @@ impl<'a> Out<'a> {
         self.attr(attr, if number == ROOT { ROOT } else { attr.ino.0 }, block_size);
     }
 
+    /// `struct fuse_entry_out` of a name that is absent, and that the kernel may take for absent so
+    /// long.
+    pub(crate) fn absent(&mut self, ttl: Duration) {
+        [0, 0, ttl.as_secs(), 0].iter().for_each(|value| self.u64(*value));
+        self.u32(ttl.subsec_nanos());
+        // How long attributes would be kept, and the attributes.
+        self.u32(0);
+        self.put(&[0; 88]);
+    }
+
     /// A name of a directory (`struct fuse_dirent`), behind its entry where one is given; `false`,
     /// and nothing, where it has no room.
     pub(crate) fn name(

@@ -1,6 +1,7 @@
 //! One arm a request, each of which calls and answers: names, attributes and directories.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bedplate_fuse::{Reply, opcode};
 
@@ -64,8 +65,14 @@ impl Translator {
         let dir = node.ino;
         match header.opcode {
             opcode::LOOKUP => {
-                let found = shared.run("lookup", || shared.lookup(caller, node, fields.name()?.0));
-                self.entry(reply, found);
+                let found = shared.run("lookup", || {
+                    let name = fields.name()?.0;
+                    match shared.lookup(caller, node, name) {
+                        Err(Errno::NOENT) => Ok(Err(shared.absent_ttl(node, name))),
+                        found => Ok(Ok(found?)),
+                    }
+                });
+                self.found(reply, found);
             }
             opcode::MKNOD => {
                 let (mode, rdev) = (fields.permissions(0, 8), fields.u32(4));
@@ -96,6 +103,16 @@ impl Translator {
                 answer(reply, target, |out, target| out.put(&target));
             }
             _ => self.moved_names(reply),
+        }
+    }
+
+    /// Answers with what a name leads to, or for how long the kernel may take it for absent.
+    fn found(&self, reply: Reply, found: Answer<Result<Entry, Duration>>) {
+        match found {
+            Ok(Err(Duration::ZERO)) => empty(reply, Err(Errno::NOENT)),
+            Ok(Err(ttl)) => answer(reply, Ok(ttl), |out, ttl| out.absent(ttl)),
+            Ok(Ok(entry)) => self.entry(reply, Ok(entry)),
+            Err(errno) => self.entry(reply, Err(errno)),
         }
     }
 
