@@ -81,7 +81,9 @@ pub use page_cache::{begin_writing, cached_bytes, cached_pages, touch_mapped};
 pub use part::Part;
 pub use period::Period;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
-pub use record_lock::{lock_record, unlock_record};
+pub use record_lock::{
+    HeldRecord, RECORD_END, find_record, lock_record, try_lock_record, unlock_record,
+};
 pub use shared_arena::{ArenaPiece, SharedArena};
 pub use shared_memory::{SharedMemory, Sharing};
 pub use sim::{
