@@ -68,9 +68,13 @@ fn explain(path: &Path) -> impl Fn(bedplate_nfs::Error) -> Error + '_ {
             K::ReadOnly => ErrorKind::ReadOnly,
             K::Usage => ErrorKind::Usage,
             K::Unsupported | K::IsDirectory | K::NotDirectory => ErrorKind::Unsupported,
-            K::Unreached | K::TimedOut | K::Protocol | K::Invalid | K::Io | K::Closed => {
-                ErrorKind::Io
-            }
+            K::Unreached
+            | K::TimedOut
+            | K::Protocol
+            | K::Invalid
+            | K::Io
+            | K::Closed
+            | K::NoLocks => ErrorKind::Io,
         };
         // Some name the place by themselves.
         if error.message.contains("nfs://") {

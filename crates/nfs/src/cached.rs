@@ -64,11 +64,15 @@ impl Pages {
 
 impl CachedPages for Pages {
     fn compare(&self, attr: &Attr) -> Result<()> {
-        if std::mem::replace(&mut *self.seen.lock(), seen(attr)) != seen(attr) {
-            drop(self.file.begin_truncate(attr.size));
-            drop(self.file.begin_map_change(0, u64::MAX).map_err(of_cache)?);
-            self.wire.size.store(attr.size, Ordering::Release);
-        }
+        let is_same = *self.seen.lock() == seen(attr);
+        if is_same { Ok(()) } else { self.forget(attr) }
+    }
+
+    fn forget(&self, attr: &Attr) -> Result<()> {
+        *self.seen.lock() = seen(attr);
+        drop(self.file.begin_truncate(attr.size));
+        drop(self.file.begin_map_change(0, u64::MAX).map_err(of_cache)?);
+        self.wire.size.store(attr.size, Ordering::Release);
         Ok(())
     }
 

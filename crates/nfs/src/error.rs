@@ -2,6 +2,8 @@
 
 use std::io;
 
+use rustix::io::Errno;
+
 use crate::wire::status::Status;
 
 /// The result of this crate.
@@ -32,6 +34,8 @@ pub enum ErrorKind {
     NotEmpty,
     /// No room is left.
     NoSpace,
+    /// No more locks are to be had.
+    NoLocks,
     /// Nothing can be changed there.
     ReadOnly,
     /// The handle leads to no file any more.
@@ -127,6 +131,7 @@ impl From<Error> for io::Error {
             ErrorKind::Unsupported => io::ErrorKind::Unsupported,
             ErrorKind::TimedOut => io::ErrorKind::TimedOut,
             ErrorKind::Unreached => io::ErrorKind::HostUnreachable,
+            ErrorKind::NoLocks => return Self::from_raw_os_error(Errno::NOLCK.raw_os_error()),
             ErrorKind::Protocol | ErrorKind::Io | ErrorKind::Closed => io::ErrorKind::Other,
         };
         Self::new(kind, error)

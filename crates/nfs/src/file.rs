@@ -1,13 +1,15 @@
 //! An open file.
 
-use std::ops::Range;
 use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::cached::Pages;
 use crate::client::{Client, Found};
 use crate::handle::Handle;
 use crate::inode::{Inode, Mode, Turn};
 use crate::link::{Answer, Bytes, promise};
+use crate::session::LockOwner;
 use crate::transfer::{End, Transfer};
 use crate::url::Stability;
 use crate::wire::attr::{Attr, Changes, Kind};
@@ -67,6 +69,8 @@ pub struct File {
     owner: u64,
     writes: bool,
     is_closed: bool,
+    /// What may have locks through this open.
+    owners: Mutex<Vec<LockOwner>>,
 }
 
 impl Client {
@@ -119,7 +123,8 @@ impl Client {
         let stability = options.stability.unwrap_or(self.stability());
         let transfer = Transfer { client: self.clone(), inode, stability };
         let (mode, writes) = (options.mode, options.write);
-        let file = File { transfer, mode, owner, writes, is_closed: false };
+        let file =
+            File { transfer, mode, owner, writes, is_closed: false, owners: Mutex::default() };
         file.enter_mode()?;
         if options.truncate && options.write {
             file.set_size(0)?;
@@ -168,7 +173,7 @@ fn cut(client: &Client, inode: &Inode, size: u64) -> Result<()> {
     // A write in flight would make it longer again.
     let _alone = inode.gate.wait(true);
     let changes = Changes { size: Some(size), ..Changes::default() };
-    let done = client.set_attributes(&inode.handle, &changes);
+    let done = client.set_attributes_under(Some(&inode.guard), &inode.handle, &changes);
     if done.is_ok() {
         inode.kept.lock().forget(size, u64::MAX - size);
         if let Some(pages) = &pages {
@@ -338,15 +343,22 @@ impl File {
         earlier.map_or(Ok(()), Err).and(written).and(synced)
     }
 
-    /// Waits for and takes the lock of a range, shared or exclusive, among the opens of this client.
-    /// Other clients, and programs on the server, do not see it.
-    pub fn lock_range(&self, range: Range<u64>, is_exclusive: bool) {
-        self.transfer.inode.records.lock(self.owner, range, is_exclusive);
+    /// Returns this open as an owner of locks.
+    #[must_use]
+    pub fn owner(&self) -> LockOwner {
+        LockOwner { number: self.owner, process: std::process::id() }
     }
 
-    /// Gives the lock of a range back.
-    pub fn unlock_range(&self, range: &Range<u64>) {
-        self.transfer.inode.records.unlock(self.owner, range);
+    /// Notes that an owner may have locks through this open, which end with it.
+    pub(crate) fn locked_by(&self, owner: LockOwner) {
+        let mut owners = self.owners.lock();
+        if !owners.contains(&owner) {
+            owners.push(owner);
+        }
+    }
+
+    pub(crate) fn locks_no_more(&self, owner: LockOwner) {
+        self.owners.lock().retain(|known| known.number != owner.number);
     }
 
     /// Ends the open: what was written is durable.
@@ -364,7 +376,10 @@ impl File {
         }
         let inode = &self.transfer.inode;
         let mut done = if self.writes { self.sync() } else { Ok(()) };
-        inode.records.end(self.owner);
+        let owners = std::mem::take(&mut *self.owners.lock());
+        for owner in owners {
+            done = done.and(self.unlock_all(owner));
+        }
         if self.mode != Mode::Cached {
             inode.close(self.mode);
             return done;

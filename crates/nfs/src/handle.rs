@@ -25,6 +25,10 @@ impl Handle {
         out.opaque(&self.0);
     }
 
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     #[cfg(test)]
     pub(crate) fn forged(bytes: &[u8]) -> Self {
         Self(bytes.into())

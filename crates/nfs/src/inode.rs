@@ -23,8 +23,9 @@ use bedplate_cache::MapChange;
 use parking_lot::{Condvar, Mutex};
 
 use crate::handle::Handle;
-use crate::link::Bytes;
+use crate::link::{Bytes, Failed};
 use crate::records::Records;
+use crate::session::Guard;
 use crate::wire::attr::Attr;
 use crate::wire::rpc::User;
 use crate::{Error, Result};
@@ -260,6 +261,8 @@ pub trait CachedPages: Send + Sync + fmt::Debug {
     /// Forgets all where others changed the file since the last look. The caller is alone, and
     /// nothing is dirty.
     fn compare(&self, attr: &Attr) -> Result<()>;
+    /// Forgets all. The caller is alone, and nothing is dirty.
+    fn forget(&self, attr: &Attr) -> Result<()>;
     /// Returns the size with what is dirty.
     fn size(&self) -> u64;
     /// Reads as far as the file goes. The caller has the lock.
@@ -284,7 +287,10 @@ pub struct Inode {
     /// Shared by writes that are in flight.
     pub gate: Arc<InodeLock>,
     pub kept: Mutex<Kept>,
+    /// Locks where the server has none.
     pub records: Records,
+    /// Whether locks of the server's were lost.
+    pub guard: Arc<Guard>,
     /// There where the mode is `cached`; changed by what has `lock` alone.
     pub pages: Mutex<Option<Arc<dyn CachedPages>>>,
     /// What a close in that mode could not write; told by the next sync of another open.
@@ -314,11 +320,34 @@ impl Inode {
             gate: Arc::default(),
             kept: Mutex::default(),
             records: Records::default(),
+            guard: Arc::default(),
             pages: Mutex::default(),
             failure: Mutex::default(),
             opens: Mutex::default(),
             owners: AtomicU64::new(0),
             writer: Mutex::new(Arc::clone(user)),
+        }
+    }
+
+    /// Refuses what stands under locks that were lost.
+    pub fn check_locks(&self) -> Result<()> {
+        if self.guard.is_lost() { Err(Failed::LockLost.error("use the file")) } else { Ok(()) }
+    }
+
+    /// Forgets what was written under locks that were lost, and what was read: others had the file
+    /// meanwhile. The next sync tells it.
+    pub fn discard(&self, attributes: impl FnOnce() -> Result<Attr>) {
+        let _alone = self.lock.wait(true);
+        let _gate = self.gate.wait(true);
+        let pages = self.pages.lock().clone();
+        let is_clean = pages.is_none() && self.kept.lock().is_empty();
+        self.kept.lock().forget(0, u64::MAX);
+        let forgotten = pages.map_or(Ok(()), |pages| {
+            drop(pages.begin_cut(0));
+            pages.forget(&attributes()?)
+        });
+        if !is_clean || forgotten.is_err() {
+            *self.failure.lock() = Some(Failed::LockLost.error("keep what was written"));
         }
     }
 

@@ -19,7 +19,9 @@
 //! | `transfer` | bytes of a file between this process and the server |
 //! | `cached` | pages of files in memory, by the library's cache |
 //! | `file` | an open file |
-//! | `records` | locks of ranges among the opens of one client |
+//! | `session` | what ties locks on the server to the client's connections |
+//! | `locking` | locks of an open file, with what they mean for its pages and writes |
+//! | `ranges`, `records` | locked ranges of one owner; locks among the opens of one client |
 //! | `queue` | one thread's list of operations |
 #![forbid(unsafe_code)]
 
@@ -30,8 +32,11 @@ mod file;
 mod handle;
 mod inode;
 mod link;
+mod locking;
 mod queue;
+mod ranges;
 mod records;
+mod session;
 mod transfer;
 mod url;
 pub mod wire;
@@ -43,6 +48,9 @@ pub use handle::Handle;
 pub use inode::Mode;
 pub use link::Answer;
 pub use queue::{Completion, Queue};
-pub use url::{Patience, ReleaseBehind, Stability, Url, is_nfs_url};
+pub use ranges::{LOCK_END, Locked, Ranges, WHOLE_FILE};
+pub use session::LockOwner;
+pub use url::{LocksAt, Patience, ReleaseBehind, Stability, Url, is_nfs_url};
 pub use wire::attr::{Attr, Changes, Kind, SetTime};
+pub use wire::locks::Holder;
 pub use wire::status::Status;

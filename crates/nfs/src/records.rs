@@ -2,112 +2,129 @@
 //! with `nolock`. Clients do not see each other's.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+
+use crate::ranges::Ranges;
+use crate::session::LockOwner;
+use crate::wire::locks::Holder;
+
+/// How often one that waits looks whether it is to give up.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The locks of one file.
 #[derive(Debug, Default)]
 pub struct Records {
-    held: Mutex<Vec<Record>>,
+    held: Mutex<Vec<(LockOwner, Ranges)>>,
     freed: Condvar,
 }
 
-/// A range that an open has locked.
-#[derive(Debug, Clone)]
-struct Record {
-    owner: u64,
-    range: Range<u64>,
-    is_exclusive: bool,
-}
-
-impl Record {
-    fn excludes(&self, owner: u64, range: &Range<u64>, is_exclusive: bool) -> bool {
-        self.owner != owner
-            && (self.is_exclusive || is_exclusive)
-            && self.range.start < range.end
-            && range.start < self.range.end
-    }
-}
-
 impl Records {
-    /// Waits until no other open excludes it, and locks a range; what the open had locked of it
-    /// before takes the new kind.
-    pub fn lock(&self, owner: u64, range: Range<u64>, is_exclusive: bool) {
+    /// Locks a range where no other owner excludes it, or once none does if `waits`; what the owner
+    /// had locked of it before takes the new kind. Returns whether it is locked.
+    pub fn lock(
+        &self,
+        owner: LockOwner,
+        range: Range<u64>,
+        is_exclusive: bool,
+        (waits, gives_up): (bool, &dyn Fn() -> bool),
+    ) -> bool {
         let mut held = self.held.lock();
-        while held.iter().any(|record| record.excludes(owner, &range, is_exclusive)) {
-            self.freed.wait(&mut held);
+        while excluding(&held, owner, &range, is_exclusive).is_some() {
+            if !waits || gives_up() {
+                return false;
+            }
+            self.freed.wait_for(&mut held, LOOK);
         }
-        let is_weaker = cut(&mut held, owner, &range) && !is_exclusive;
-        held.push(Record { owner, range, is_exclusive });
-        if is_weaker {
+        let at = held.iter().position(|(known, _)| known.number == owner.number);
+        let at = at.unwrap_or_else(|| {
+            held.push((owner, Ranges::default()));
+            held.len() - 1
+        });
+        held[at].1.lock(range, is_exclusive);
+        if !is_exclusive {
+            // It may have been an exclusive one.
+            self.freed.notify_all();
+        }
+        true
+    }
+
+    /// Gives back what the owner has locked of a range.
+    pub fn unlock(&self, owner: LockOwner, range: &Range<u64>) {
+        let mut held = self.held.lock();
+        let mut found = false;
+        held.retain_mut(|(known, ranges)| {
+            found |= known.number == owner.number && ranges.unlock(range);
+            !ranges.is_empty()
+        });
+        if found {
             self.freed.notify_all();
         }
     }
 
-    /// Gives back what the open has locked of a range.
-    pub fn unlock(&self, owner: u64, range: &Range<u64>) {
-        let mut held = self.held.lock();
-        if cut(&mut held, owner, range) {
-            self.freed.notify_all();
-        }
-    }
-
-    /// Gives back all that the open has locked.
-    pub fn end(&self, owner: u64) {
-        self.unlock(owner, &(0..u64::MAX));
+    /// Returns the lock that keeps an owner from another one.
+    pub fn find(&self, owner: LockOwner, range: &Range<u64>, is_exclusive: bool) -> Option<Holder> {
+        excluding(&self.held.lock(), owner, range, is_exclusive)
     }
 }
 
-/// Takes a range out of what an open has locked; returns whether there was something of it.
-fn cut(held: &mut Vec<Record>, owner: u64, range: &Range<u64>) -> bool {
-    let mut rests = Vec::new();
-    let before = held.len();
-    held.retain(|record| {
-        let is_cut = record.owner == owner
-            && record.range.start < range.end
-            && range.start < record.range.end;
-        if is_cut {
-            let sides = [record.range.start..range.start, range.end..record.range.end];
-            let sides = sides.into_iter().filter(|side| side.start < side.end);
-            rests.extend(sides.map(|range| Record { range, ..record.clone() }));
-        }
-        !is_cut
+fn excluding(
+    held: &[(LockOwner, Ranges)],
+    owner: LockOwner,
+    range: &Range<u64>,
+    is_exclusive: bool,
+) -> Option<Holder> {
+    let others = held.iter().filter(|(known, _)| known.number != owner.number);
+    let mut found = others.filter_map(|(known, ranges)| {
+        let locked = ranges.excluding(range, is_exclusive)?;
+        Some(Holder {
+            is_exclusive: locked.is_exclusive,
+            process: known.process,
+            owner: known.number.to_be_bytes().to_vec(),
+            range: locked.range.clone(),
+        })
     });
-    let found = held.len() < before;
-    held.extend(rests);
-    found
+    found.next()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    fn owner(number: u64) -> LockOwner {
+        LockOwner { number, process: 1 }
+    }
 
     #[test]
     fn s_579_a_range_is_locked_against_other_opens_and_its_parts_are_given_back() {
         let records = Records::default();
-        let is_free = |owner, range: Range<u64>, exclusive| {
-            !records.held.lock().iter().any(|record| record.excludes(owner, &range, exclusive))
+        let lock = |number, range, is_exclusive, waits| {
+            records.lock(owner(number), range, is_exclusive, (waits, &|| false))
         };
-        records.lock(1, 10..20, true);
-        records.lock(1, 15..30, false);
+        let is_free = |number, range: Range<u64>, exclusive| {
+            records.find(owner(number), &range, exclusive).is_none()
+        };
+        assert!(lock(1, 10..20, true, false) && lock(1, 15..30, false, false));
         assert!(is_free(1, 0..100, true), "an open does not exclude itself");
         assert!(!is_free(2, 14..15, false) && is_free(2, 15..30, false));
         assert!(!is_free(2, 29..31, true) && is_free(2, 30..31, true));
-        records.unlock(1, &(12..25));
+        assert!(!lock(2, 14..15, false, false));
+        records.unlock(owner(1), &(12..25));
         assert!(
             is_free(2, 12..25, true) && !is_free(2, 11..12, false) && !is_free(2, 25..26, true)
         );
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| records.lock(2, 0..100, true));
+            let waiting = scope.spawn(|| lock(2, 0..100, true, true));
             std::thread::sleep(Duration::from_millis(30));
             assert!(!waiting.is_finished());
-            records.end(1);
-            waiting.join().unwrap();
+            records.unlock(owner(1), &(0..u64::MAX));
+            assert!(waiting.join().unwrap());
         });
         assert!(!is_free(1, 50..51, false));
-        records.end(2);
+        let gives_up = records.lock(owner(1), 50..51, false, (true, &|| true));
+        assert!(!gives_up, "it is not waited for any more");
+        records.unlock(owner(2), &(0..u64::MAX));
         assert!(records.held.lock().is_empty());
     }
 }

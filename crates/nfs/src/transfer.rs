@@ -175,10 +175,11 @@ impl Transfer {
         let mut arguments = self.inode.handle.arguments();
         arguments.u64(offset);
         arguments.u32(len as u32);
-        self.client.submission(n::READ, &arguments, None, move |end| {
+        let call = self.client.submission(n::READ, &arguments, None, move |end| {
             drop(turn);
             tell(read_part(end, len));
-        })
+        });
+        self.under_locks(call)
     }
 
     fn begin_write(
@@ -229,7 +230,7 @@ impl Transfer {
         arguments.u32(len);
         let (inode, kept) = (Arc::clone(&self.inode), Arc::clone(bytes));
         let data = Some((Arc::clone(bytes), part.clone()));
-        self.client.submission(n::WRITE, &arguments, data, move |end| {
+        let call = self.client.submission(n::WRITE, &arguments, data, move |end| {
             let end = read_written(end, part.len(), stable);
             let told = end.map(|written| {
                 let count = written.count;
@@ -244,7 +245,13 @@ impl Transfer {
             // Only now, so that what is kept is complete for what was waiting to be alone.
             drop(turn);
             tell(told);
-        })
+        });
+        self.under_locks(call)
+    }
+
+    /// Makes a call one that is not made once a lock of the file was lost.
+    fn under_locks(&self, call: Submission) -> Submission {
+        Submission { guard: Some(Arc::clone(&self.inode.guard)), ..call }
     }
 
     /// Makes a commit where more waits for one than may.
@@ -256,6 +263,7 @@ impl Transfer {
     /// Makes durable what was written before it was called; what a server lost that has started again
     /// is written again.
     pub fn sync(&self) -> Result<()> {
+        self.inode.check_locks()?;
         let mark = self.inode.kept.lock().mark();
         loop {
             if self.inode.kept.lock().is_empty() {

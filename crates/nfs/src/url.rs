@@ -30,6 +30,17 @@ pub enum Patience {
     Soft(u32),
 }
 
+/// Whose locks of files are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocksAt {
+    /// This client's: other clients do not see them.
+    Client,
+    /// The server's; the client is refused where it has none.
+    Server,
+    /// The server's where it has any, and this client's otherwise.
+    Either,
+}
+
 /// How durable a write is when it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stability {
@@ -81,6 +92,8 @@ pub struct Url {
     pub dirty_percent: u32,
     /// Which pages leave the cache behind a sequential reader or writer.
     pub release_behind: ReleaseBehind,
+    /// Whose locks of files are.
+    pub locks: LocksAt,
 }
 
 /// Which pages leave the cache behind a sequential reader or writer.
@@ -125,6 +138,7 @@ impl Url {
             read_ahead_bytes: 2 << 20,
             dirty_percent: 50,
             release_behind: ReleaseBehind::No,
+            locks: LocksAt::Client,
         }
     }
 
@@ -176,6 +190,14 @@ impl Url {
                     soft @ Patience::Soft(_) => soft,
                 };
             }
+            "locks" => {
+                self.locks = match value {
+                    "local" => LocksAt::Client,
+                    "server" => LocksAt::Server,
+                    "auto" => LocksAt::Either,
+                    _ => return Err("locks= takes local, server or auto".to_owned()),
+                };
+            }
             "hard" if value.is_empty() => self.patience = Patience::Hard,
             "uid" => self.uid = Some(number(key, value, 0, u64::from(u32::MAX - 1))? as u32),
             "gid" => self.gid = Some(number(key, value, 0, u64::from(u32::MAX - 1))? as u32),
@@ -217,8 +239,8 @@ impl Url {
             _ => {
                 return Err(format!(
                     "'{key}' is not known: it takes version, nfsport, mountport, nconnect, calls, \
-                     rsize, wsize, timeo, retrans, soft, hard, uid, gid, writes, uncommitted, cache, readahead, \
-                     dirty and release-behind"
+                     rsize, wsize, timeo, retrans, soft, hard, uid, gid, locks, writes, uncommitted, cache, \
+                     readahead, dirty and release-behind"
                 ));
             }
         }

@@ -15,6 +15,14 @@ use crate::input::Input;
 const CALLS_MAX: usize = 64;
 const NFS: u32 = 100_003;
 const MOUNT: u32 = 100_005;
+const NLM: u32 = 100_021;
+const NSM: u32 = 100_024;
+/// By what the calls' client is known.
+const NAME: &[u8] = b"fuzz";
+/// Procedures of locks.
+const LOCKS: [u32; 6] = [1, 2, 3, 4, 22, 23];
+/// Bytes from which on a call is of locks.
+const OF_LOCKS: u8 = 200;
 
 /// Takes an input for the bytes of a client, or for calls that are made of it: their procedures, and
 /// arguments behind handles that were given.
@@ -62,7 +70,7 @@ impl Place {
                 return None;
             }
         }
-        let tree = Tree::open(&path, Rights { users, read_only: false }).ok()?;
+        let tree = Tree::open(&path, Rights { users, ..Rights::default() }).ok()?;
         let root = tree.path().to_owned();
         Some(Self { dir, service: Service::new(tree), root })
     }
@@ -83,13 +91,25 @@ fn calls(place: &Place, data: &[u8]) {
     let mut input = Input::new(data);
     let mut path = Vec::new();
     opaque(&mut path, place.root.to_str().expect("it was made so").as_bytes());
-    let mounted = place.service.answer(&call(0, MOUNT, 1, &path)).expect("it is a call");
+    let mounted = place.service.answer(&call(0, (MOUNT, 3), 1, &path)).expect("it is a call");
     let mut handles = vec![handle_at(&mounted, 28).expect("the directory is there")];
+    let mut client = Vec::new();
+    [NAME, NAME].iter().for_each(|name| opaque(&mut client, name));
+    client.extend([0; 28]);
+    place.service.answer(&call(0, (NSM, 1), 2, &client)).expect("it is a call");
     for number in 1..=CALLS_MAX {
         if input.is_empty() {
             return;
         }
-        let procedure = u32::from(input.u8() % 23);
+        let kind = input.u8();
+        let xid = u32::try_from(number).expect("there are few");
+        if kind >= OF_LOCKS {
+            let (procedure, arguments) = lock_call(&mut input, &handles);
+            let answer = place.service.answer(&call(xid, (NLM, 4), procedure, &arguments));
+            assert_eq!(answer.expect("it is a call")[..4], xid.to_be_bytes());
+            continue;
+        }
+        let procedure = u32::from(kind % 23);
         let of = usize::from(input.u8()) % handles.len();
         let mut arguments = Vec::new();
         opaque(&mut arguments, &handles[of]);
@@ -99,8 +119,7 @@ fn calls(place: &Place, data: &[u8]) {
         }
         let len = usize::from(input.u8());
         arguments.extend(input.bytes(len));
-        let xid = u32::try_from(number).expect("there are few");
-        let answer = place.service.answer(&call(xid, NFS, procedure, &arguments));
+        let answer = place.service.answer(&call(xid, (NFS, 3), procedure, &arguments));
         let answer = answer.expect("it is a call");
         assert_eq!(answer[..4], xid.to_be_bytes());
         assert_eq!(answer[4..8], [0, 0, 0, 1], "a reply");
@@ -112,14 +131,45 @@ fn calls(place: &Place, data: &[u8]) {
     }
 }
 
+/// Makes a call of locks: of few owners and ranges, so that they meet.
+fn lock_call(input: &mut Input<'_>, handles: &[Vec<u8>]) -> (u32, Vec<u8>) {
+    let procedure = LOCKS[usize::from(input.u8()) % LOCKS.len()];
+    let mut arguments = Vec::new();
+    if procedure == 23 {
+        opaque(&mut arguments, NAME);
+        arguments.extend([0; 4]);
+        return (procedure, arguments);
+    }
+    opaque(&mut arguments, b"cookie");
+    let bits = input.u8();
+    // Whether it waits, and the kind, as far as the procedure has them.
+    let count = match procedure {
+        1 => 1,
+        4 => 0,
+        _ => 2,
+    };
+    (0..count).for_each(|bit| arguments.extend([0, 0, 0, bits >> bit & 1]));
+    opaque(&mut arguments, NAME);
+    opaque(&mut arguments, &handles[usize::from(input.u8()) % handles.len()]);
+    opaque(&mut arguments, &[input.u8() % 3]);
+    arguments.extend([0; 4]);
+    for _ in 0..2 {
+        let (value, shift) = (u64::from(input.u8()), input.u8() % 64);
+        arguments.extend((value << shift).to_be_bytes());
+    }
+    // Whether it is taken back, and the client's state.
+    arguments.extend([0, 0, 0, bits >> 7, 0, 0, 0, 0]);
+    (procedure, arguments)
+}
+
 fn opaque(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend(u32::try_from(bytes.len()).expect("it is short").to_be_bytes());
     to.extend(bytes);
     to.resize(to.len().next_multiple_of(4), 0);
 }
 
-fn call(xid: u32, program: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
-    let words = [xid, 0, 2, program, 3, procedure, 0, 0, 0, 0];
+fn call(xid: u32, (program, version): (u32, u32), procedure: u32, arguments: &[u8]) -> Vec<u8> {
+    let words = [xid, 0, 2, program, version, procedure, 0, 0, 0, 0];
     let mut call: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
     call.extend(arguments);
     call

@@ -2,10 +2,13 @@
 //! removed when the run ends.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bedplate::AlignedBuf;
-use bedplate_nfs::{Client, Completion, ErrorKind, Found, Kind, Mode, OpenOptions, Queue, Url};
+use bedplate_nfs::{
+    Client, Completion, ErrorKind, Found, Kind, LOCK_END, Mode, OpenOptions, Queue, Url,
+};
 use parking_lot::Mutex;
 
 use super::raw::too_small;
@@ -160,6 +163,11 @@ pub(crate) struct NfsFile {
 }
 
 impl NfsFile {
+    fn lock_bytes(&self, range: Range<u64>, is_exclusive: bool) -> Result<()> {
+        let locked = self.file.lock(self.file.owner(), range, is_exclusive, (true, &|| false));
+        locked.map(|_waited_for| ()).map_err(|e| self.failed("lock", e))
+    }
+
     fn failed(&self, action: &str, e: bedplate_nfs::Error) -> Error {
         Error::io(&self.label, action, e)
     }
@@ -188,23 +196,21 @@ impl TargetFile for NfsFile {
     }
 
     fn lock_range(&self, offset: u64, len: u64, exclusive: bool) -> Result<()> {
-        self.file.lock_range(offset..offset + len, exclusive);
-        Ok(())
+        self.lock_bytes(offset..offset + len, exclusive)
     }
 
     fn unlock_range(&self, offset: u64, len: u64) -> Result<()> {
-        self.file.unlock_range(&(offset..offset + len));
-        Ok(())
+        let range = offset..offset + len;
+        self.file.unlock(self.file.owner(), &range).map_err(|e| self.failed("unlock", e))
     }
 
     fn lock(&self, exclusive: bool) -> Result<()> {
-        self.file.lock_range(0..u64::MAX, exclusive);
-        Ok(())
+        self.lock_bytes(0..LOCK_END, exclusive)
     }
 
     fn unlock(&self) -> Result<()> {
-        self.file.unlock_range(&(0..u64::MAX));
-        Ok(())
+        let all = 0..LOCK_END;
+        self.file.unlock(self.file.owner(), &all).map_err(|e| self.failed("unlock", e))
     }
 }
 

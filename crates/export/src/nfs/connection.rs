@@ -11,6 +11,7 @@ use bedplate_block::Workers;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 
+use super::link::Link;
 use super::outbox::{Budget, Outbox};
 use super::record::Incoming;
 use super::service::{CALL_BYTES_MAX, Service, reply_bytes_max};
@@ -55,7 +56,7 @@ struct Connection {
     service: Arc<Service>,
     workers: Arc<Workers>,
     outbox: Arc<Outbox>,
-    peer: IpAddr,
+    link: Arc<Link>,
     incoming: Incoming,
     /// Bytes that were received and not taken: behind a request for which there is no room.
     input: Vec<u8>,
@@ -85,7 +86,7 @@ pub fn serve(
         service: Arc::clone(service),
         workers: Arc::clone(workers),
         outbox,
-        peer,
+        link: Link::new(peer),
         incoming: Incoming::new(CALL_BYTES_MAX),
         input: Vec::new(),
         waiting: None,
@@ -200,12 +201,12 @@ impl Connection {
             self.waiting = Some(record);
             return;
         }
-        let (service, outbox, peer) =
-            (Arc::clone(&self.service), Arc::clone(&self.outbox), self.peer);
+        let (service, outbox, link) =
+            (Arc::clone(&self.service), Arc::clone(&self.outbox), Arc::clone(&self.link));
         let begun = self.workers.submit(move || {
             // One that panics ends its connection, and nothing else.
             let mut ending = Ending { outbox, charge, reply: None };
-            ending.reply = service.answer(peer, &record).ok();
+            ending.reply = service.answer(&link, &record).ok();
         });
         if !begun {
             self.outbox.finish(None, charge);

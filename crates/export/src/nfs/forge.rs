@@ -1,26 +1,28 @@
 //! The server without a listener, for fuzzers.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
+use super::link::Link;
 use super::record::Incoming;
 use super::service::{self, CALL_BYTES_MAX};
 use super::tree::Tree;
 
 /// A server that bytes are given to.
 #[derive(Debug)]
-pub struct Service(service::Service);
+pub struct Service(service::Service, Arc<Link>);
 
 impl Service {
     /// Serves a directory.
     #[must_use]
     pub fn new(tree: Tree) -> Self {
-        Self(service::Service::new(tree))
+        Self(service::Service::new(tree), Link::new(IpAddr::V4(Ipv4Addr::LOCALHOST)))
     }
 
     /// Answers a call; `None` to what is none.
     #[must_use]
     pub fn answer(&self, call: &[u8]) -> Option<Vec<u8>> {
-        let answer = self.0.answer(IpAddr::V4(Ipv4Addr::LOCALHOST), call).ok()?;
+        let answer = self.0.answer(&self.1, call).ok()?;
         assert!(
             answer.len() <= service::reply_bytes_max(call),
             "a reply has the room that was taken for it"

@@ -1,5 +1,5 @@
-//! A server of NFS version 3 (RFC 1813) with MOUNT (its appendix I) on the same port, over TCP: a
-//! directory of the system, for other machines.
+//! A server of NFS version 3 (RFC 1813) with MOUNT (its appendix I) and NLM version 4 on the same port,
+//! over TCP: a directory of the system, for other machines.
 //!
 //! ```text
 //!   server ── a thread for each connection: record ─► workers ─► service ─► rpc, replies
@@ -19,7 +19,10 @@ mod dirs;
 pub mod forge;
 mod handle;
 mod identity;
+mod link;
 mod listing;
+mod lock_calls;
+mod locks;
 mod mount;
 mod names;
 mod network;
@@ -35,6 +38,7 @@ mod verifier;
 
 use bedplate_nfs::wire::{record, rpc, xdr};
 pub use identity::{Squash, Users};
+pub use locks::LockTimes;
 pub use network::Network;
 pub use server::{Server, Settings};
 pub use tree::{Rights, Tree};

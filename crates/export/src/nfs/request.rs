@@ -73,9 +73,10 @@ pub fn is_once(procedure: u32) -> bool {
     found.is_some_and(|entry| entry.once)
 }
 
-/// Carries out a procedure and writes its result.
+/// Carries out a procedure and writes its result, of a client whose locks are of one mount on that
+/// mount alone.
 pub fn run(
-    tree: &Tree,
+    (tree, mount): (&Tree, Option<u64>),
     user: &User,
     procedure: u32,
     arguments: &[u8],
@@ -86,7 +87,7 @@ pub fn run(
     };
     let began = out.0.len();
     out.u32(0);
-    let failure = match carry_out(entry, tree, user, arguments, out) {
+    let failure = match carry_out(entry, (tree, mount), user, arguments, out) {
         Ok(()) => return Ok(()),
         Err(Failure::Garbage) => return Err(Garbage),
         Err(Failure::Status(status)) => status,
@@ -101,12 +102,16 @@ pub fn run(
 
 fn carry_out(
     entry: &Entry,
-    tree: &Tree,
+    (tree, mount): (&Tree, Option<u64>),
     user: &User,
     arguments: &[u8],
     out: &mut Writer,
 ) -> Answer<()> {
     let live = tree.attached()?;
+    if mount.is_some_and(|mount| mount != live.number) {
+        // The next request ends the connection, and the client takes its locks back first.
+        return Err(Status::Jukebox.into());
+    }
     let request = Request { tree, live, user };
     let answer = (entry.run)(&request, &mut Reader::new(arguments), out);
     match answer {

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use bedplate_block::FileHandle;
 use parking_lot::Mutex;
@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use super::handle::{Key, cannot_keep_key};
 use super::identity::Users;
 use super::listing::Listings;
+use super::locks::{LockTimes, Locks};
 use super::open_files::{IDLE_TIME, OpenFile, OpenFiles};
 use super::status::{Answer, Status};
 use super::verifier::Verifier;
@@ -34,6 +35,8 @@ pub struct Rights {
     pub users: Users,
     /// Every change is refused.
     pub read_only: bool,
+    /// How long clients with locks have.
+    pub lock_times: LockTimes,
 }
 
 /// A directory that is exported, with all below it on the same file system.
@@ -55,6 +58,9 @@ pub struct Attached {
     device: (u32, u32),
     pub files: OpenFiles,
     pub listings: Listings,
+    pub locks: Locks,
+    /// Another one for each.
+    pub number: u64,
     lost: AtomicBool,
 }
 
@@ -78,18 +84,19 @@ impl Tree {
         let failed = |error| Error::system("export", &path, error);
         let root = open_root(&path).map_err(|error| failed(error.into()))?;
         let key = Key::read_or_make(&root).map_err(|error| cannot_keep_key(&path, error))?;
-        let attached = Attached::new(root).map_err(|error| match error.raw_os_error() {
-            Some(code) if code == Errno::PERM.raw_os_error() => Error::Usage(
-                "files are opened by handle and for the users of clients, which takes the \
+        let attached =
+            Attached::new(root, rights.lock_times).map_err(|error| match error.raw_os_error() {
+                Some(code) if code == Errno::PERM.raw_os_error() => Error::Usage(
+                    "files are opened by handle and for the users of clients, which takes the \
                  superuser's rights: run as root"
-                    .into(),
-            ),
-            Some(code) if code == Errno::OPNOTSUPP.raw_os_error() => Error::Usage(format!(
-                "the file system of {} has no file handles, so it cannot be exported",
-                path.display()
-            )),
-            _ => failed(error),
-        })?;
+                        .into(),
+                ),
+                Some(code) if code == Errno::OPNOTSUPP.raw_os_error() => Error::Usage(format!(
+                    "the file system of {} has no file handles, so it cannot be exported",
+                    path.display()
+                )),
+                _ => failed(error),
+            })?;
         key.seal(&attached.root.handle).map_err(|_| {
             Error::Usage(format!(
                 "the file handles of the file system of {} are longer than NFS has room for",
@@ -143,7 +150,13 @@ impl Tree {
         if Key::read(&root)? != Some(self.key) {
             return Err(io::Error::new(io::ErrorKind::NotFound, "it is another directory"));
         }
-        Attached::new(root)
+        Attached::new(root, self.rights.lock_times)
+    }
+
+    /// Returns the number of the mount that is served now.
+    pub(super) fn mount_number(&self) -> Option<u64> {
+        let attached = self.attached.lock();
+        attached.as_ref().filter(|live| !live.lost.load(SeqCst)).map(|live| live.number)
     }
 
     /// Looks whether the mount of the directory is alive, after something failed.
@@ -184,6 +197,7 @@ impl Tree {
                 if self.is_alive(&live) {
                     live.files.close_idle(IDLE_TIME, &self.verifier);
                     live.listings.drop_idle(IDLE_TIME);
+                    live.locks.keep_house();
                 }
             }
             None => {
@@ -204,12 +218,15 @@ fn stat(fd: impl AsFd) -> rustix::io::Result<Statx> {
 }
 
 impl Attached {
-    fn new(mount: OwnedFd) -> io::Result<Self> {
+    fn new(mount: OwnedFd, times: LockTimes) -> io::Result<Self> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let handle = FileHandle::of(&mount, c"")?;
         let fd = handle.open(&mount)?;
         let stat = stat(&fd)?;
         Ok(Self {
             root: Node { fd, handle, stat },
+            locks: Locks::open(mount.try_clone()?, times)?,
+            number: NUMBERS.fetch_add(1, SeqCst),
             mount,
             device: (stat.stx_dev_major, stat.stx_dev_minor),
             files: OpenFiles::default(),

@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use bedplate_export::nfs::{Network, Rights, Server, Settings, Squash, Tree, Users};
+use bedplate_export::nfs::{LockTimes, Network, Rights, Server, Settings, Squash, Tree, Users};
 use tempfile::TempDir;
 
 use crate::client::Client;
@@ -22,7 +23,15 @@ pub struct Bed {
 
 /// Users as they are, the superuser too.
 pub fn trusting() -> Rights {
-    Rights { users: Users { squash: Squash::None, ..Users::default() }, read_only: false }
+    let users = Users { squash: Squash::None, ..Users::default() };
+    Rights { users, ..Rights::default() }
+}
+
+/// The same, with little patience with clients that have locks.
+pub fn hasty() -> Rights {
+    let lock_times =
+        LockTimes { grace: Duration::from_secs(2), courtesy: Duration::from_millis(100) };
+    Rights { lock_times, ..trusting() }
 }
 
 pub fn settings() -> Settings {

@@ -66,7 +66,7 @@ fn s_467_calls_that_are_not_understood_are_told_so() {
     // Accepted, with an empty verifier: no such program, another version, no such procedure,
     // arguments that cannot be read.
     for (program, version, procedure, expected) in
-        [(100_021, 4, 1, 1), (NFS, 4, 1, 2), (NFS, 3, 22, 3), (NFS, 3, 1, 4), (100_005, 1, 1, 2)]
+        [(100_020, 4, 1, 1), (NFS, 4, 1, 2), (NFS, 3, 22, 3), (NFS, 3, 1, 4), (100_005, 1, 1, 2)]
     {
         let mut record = client.record(program, procedure, &Args::default());
         record[4 + 16..][..4].copy_from_slice(&u32::to_be_bytes(version));

@@ -11,7 +11,7 @@ use bedplate_nfs::{Changes, Client, ErrorKind, Kind, Mode, OpenOptions, Queue, S
 
 use crate::bed::{Bed, USER, trusting};
 
-fn url(bed: &Bed, below: &str, options: &str) -> Url {
+pub fn url(bed: &Bed, below: &str, options: &str) -> Url {
     let (port, root) = (bed.address.port(), bed.root.display());
     let text = format!(
         "nfs://127.0.0.1{root}{below}?version=3&nfsport={port}&mountport={port}&uid={USER}\

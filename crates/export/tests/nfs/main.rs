@@ -7,5 +7,8 @@ mod client;
 mod files;
 mod hostile;
 mod library;
+mod lock_calls;
+mod locks;
 mod names;
+mod relay;
 mod users;

@@ -62,7 +62,7 @@ fn s_466_the_superuser_of_a_client_is_not_the_servers() {
     let made = root_client.create(&dir, "by-root");
     assert_eq!(root_client.attr(&made).uid, 65_534);
     let users = Users { squash: Squash::All, anonymous_uid: USER, anonymous_gid: 7 };
-    bed.restart(Some(Rights { users, read_only: false }));
+    bed.restart(Some(Rights { users, ..trusting() }));
     let mut anyone = bed.client_of(99);
     let made = anyone.create(&root, "by-anyone");
     assert_eq!((anyone.attr(&made).uid, anyone.attr(&made).gid), (USER, 7));

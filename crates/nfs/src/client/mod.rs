@@ -18,6 +18,7 @@ pub use names::Room;
 use crate::handle::Handle;
 use crate::inode::Inode;
 use crate::link::{Bytes, Failed, Frame, Link, Reply, Rules, Submission, promise};
+use crate::session::{Guard, Session};
 use crate::url::{Patience, Stability, TRANSFER_BYTES_MIN, Url};
 use crate::wire::attr::{Attr, Kind};
 use crate::wire::numbers::{FSINFO, NFS, VERSION};
@@ -53,6 +54,8 @@ pub(crate) struct Limits {
 #[derive(Debug)]
 pub(crate) struct Inner {
     link: Link,
+    /// There where locks are the server's.
+    pub session: Option<Arc<Session>>,
     url: Url,
     root: Handle,
     pub limits: Limits,
@@ -75,12 +78,14 @@ impl Client {
     pub fn connect(url: &Url) -> Result<(Self, Vec<u8>)> {
         let user = user_of(url);
         let mounted = mount::mount(url, &user)?;
+        let session = mount::session(url, mounted.nfs)?;
         let rules = Rules {
             connections: url.connections,
             calls: url.calls,
             timeout: url.timeout,
             patience: url.patience,
             reply_bytes_max: (url.read_bytes as usize).max(listing::BYTES) + HEAD_BYTES_MAX,
+            session: session.clone(),
         };
         let link = Link::open(mounted.nfs, &rules).map_err(|error| {
             let why = format!("cannot mount {url}: {} is not reached: {error}", mounted.nfs);
@@ -88,6 +93,7 @@ impl Client {
         })?;
         let mut inner = Inner {
             link,
+            session,
             url: url.clone(),
             root: mounted.root,
             limits: Limits { read_bytes: url.read_bytes, write_bytes: url.write_bytes },
@@ -104,6 +110,18 @@ impl Client {
     pub fn as_user(&self, uid: u32, gid: u32, groups: &[u32]) -> Self {
         let user = User { uid, gid, groups: groups.to_vec() };
         Self(Arc::clone(&self.0), Arc::new(user))
+    }
+
+    /// As [`ask`](Self::ask), of what stands under the locks of a file.
+    pub(crate) fn ask_under<T>(
+        &self,
+        guard: Option<&Arc<Guard>>,
+        doing: &str,
+        procedure: u32,
+        arguments: &Writer,
+        read: impl Fn(&mut Reader<'_>) -> Result<T, Garbage>,
+    ) -> Result<T> {
+        self.0.ask((&self.1, guard), doing, procedure, arguments, read)
     }
 
     /// Makes a call as the user of this client; `finish` is given its end by the thread of a
@@ -127,7 +145,7 @@ impl Client {
         arguments: &Writer,
         read: impl Fn(&mut Reader<'_>) -> Result<T, Garbage>,
     ) -> Result<T> {
-        self.0.ask(&self.1, doing, procedure, arguments, read)
+        self.ask_under(None, doing, procedure, arguments, read)
     }
 
     /// Returns whether both are one.
@@ -233,7 +251,8 @@ impl Inner {
         finish: impl FnOnce(Result<Reply, Failed>) + Send + 'static,
     ) -> Submission {
         let call = Calling { program: NFS, version: VERSION, procedure, user: Some(user) };
-        Submission { frame: Frame::new(&call, &arguments.0, data), finish: Box::new(finish) }
+        let frame = Frame::new(&call, &arguments.0, data);
+        Submission { frame, finish: Box::new(finish), guard: None }
     }
 
     pub fn link(&self) -> &Link {
@@ -242,7 +261,7 @@ impl Inner {
 
     fn ask<T>(
         &self,
-        user: &User,
+        (user, guard): (&User, Option<&Arc<Guard>>),
         doing: &str,
         procedure: u32,
         arguments: &Writer,
@@ -252,7 +271,9 @@ impl Inner {
         loop {
             let (promise, answer) = promise();
             let finish = move |end| promise.keep(end);
-            self.link.submit(self.submission(user, procedure, arguments, None, finish));
+            let mut call = self.submission(user, procedure, arguments, None, finish);
+            call.guard = guard.map(Arc::clone);
+            self.link.submit(call);
             let reply = answer.wait().map_err(|failed| failed.error(doing))?;
             let mut from = reply.body();
             match read_status(&mut from) {
@@ -268,12 +289,13 @@ impl Inner {
 
     fn ask_limits(&self, user: &User) -> Result<Limits> {
         let doing = format!("mount {}", self.url);
-        let [read, write] = self.ask(user, &doing, FSINFO, &self.root.arguments(), |from| {
-            crate::wire::attr::read_after(from)?;
-            let read = from.u32()?;
-            from.array::<8>()?;
-            Ok([read, from.u32()?])
-        })?;
+        let [read, write] =
+            self.ask((user, None), &doing, FSINFO, &self.root.arguments(), |from| {
+                crate::wire::attr::read_after(from)?;
+                let read = from.u32()?;
+                from.array::<8>()?;
+                Ok([read, from.u32()?])
+            })?;
         if read.min(write) < TRANSFER_BYTES_MIN {
             let what = format!("that it takes reads of {read} and writes of {write} bytes");
             return Err(Error::protocol(&doing, &what));

@@ -1,12 +1,15 @@
 //! The beginning: where NFS and MOUNT listen, and the handle of a directory.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{components, read_status, unreadable};
 use crate::handle::Handle;
 use crate::link::{Frame, Link, Reply, Rules, Submission, promise};
-use crate::url::{Patience, Url};
+use crate::session::Session;
+use crate::url::{LocksAt, Patience, Url};
+use crate::wire::locks::{NLM, NLM_VERSION, NSM, NSM_VERSION};
 use crate::wire::numbers as n;
 use crate::wire::rpc::{Calling, User};
 use crate::wire::status::Status;
@@ -110,6 +113,41 @@ fn ask_port(address: SocketAddr, program: u32) -> Result<u16> {
     }
 }
 
+/// Begins what locks on the server need; nothing where they are this client's own.
+pub fn session(url: &Url, nfs: SocketAddr) -> Result<Option<Arc<Session>>> {
+    let doing = format!("mount {url}");
+    if url.locks == LocksAt::Client || !has_locks(url, nfs, &doing)? {
+        return Ok(None);
+    }
+    let failed = |error| Error::new(ErrorKind::Io, format!("cannot {doing}: {error}"));
+    Session::new().map(|session| Some(Arc::new(session))).map_err(failed)
+}
+
+/// Asks whether a server has locks at the port of NFS, with what ties them to connections.
+fn has_locks(url: &Url, nfs: SocketAddr, doing: &str) -> Result<bool> {
+    let link = Once::open(nfs, url, doing)?;
+    for (program, version) in [(NLM, NLM_VERSION), (NSM, NSM_VERSION)] {
+        let call = Calling { program, version, procedure: 0, user: None };
+        match link.call(&call, &Writer::default(), doing) {
+            Ok(_) => {}
+            Err(error) if error.kind != ErrorKind::Unreached => return Err(error),
+            Err(_) if url.locks == LocksAt::Server => {
+                let why = "the server has no locks that this client can use (NLM and NSM at the port \
+                           of NFS); with locks=local they hold among the programs of this client";
+                return Err(Error::new(ErrorKind::Unsupported, format!("cannot {doing}: {why}")));
+            }
+            Err(_) => {
+                tracing::warn!(
+                    "the server of {url} has no locks that this client can use: locks hold among \
+                     the programs of this client alone"
+                );
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
 /// A link for some calls.
 struct Once(Link);
 
@@ -121,6 +159,7 @@ impl Once {
             timeout: url.timeout.min(STEP_MAX),
             patience: Patience::Soft(1),
             reply_bytes_max: REPLY_BYTES_MAX,
+            session: None,
         };
         Link::open(address, &rules).map(Self).map_err(|error| {
             let why = format!("cannot {doing}: {address} is not reached: {error}");
@@ -131,7 +170,11 @@ impl Once {
     fn call(&self, call: &Calling<'_>, arguments: &Writer, doing: &str) -> Result<Reply> {
         let (promise, answer) = promise();
         let frame = Frame::new(call, &arguments.0, None);
-        self.0.submit(Submission { frame, finish: Box::new(move |end| promise.keep(end)) });
+        self.0.submit(Submission {
+            frame,
+            finish: Box::new(move |end| promise.keep(end)),
+            guard: None,
+        });
         answer.wait().map_err(|failed| failed.error(doing))
     }
 

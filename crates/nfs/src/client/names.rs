@@ -1,7 +1,10 @@
 //! Names and attributes.
 
 use super::{Client, Found};
+use std::sync::Arc;
+
 use crate::handle::Handle;
+use crate::session::Guard;
 use crate::wire::attr::{self, Attr, Changes, Kind, SetTime};
 use crate::wire::numbers as n;
 use crate::wire::status::Status;
@@ -48,11 +51,21 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn set_attributes(&self, of: &Handle, changes: &Changes) -> Result<()> {
+        self.set_attributes_under(None, of, changes)
+    }
+
+    /// As [`set_attributes`](Self::set_attributes), under the locks of the file.
+    pub(crate) fn set_attributes_under(
+        &self,
+        guard: Option<&Arc<Guard>>,
+        of: &Handle,
+        changes: &Changes,
+    ) -> Result<()> {
         let mut arguments = of.arguments();
         changes.write(&mut arguments);
         // Whatever it was changed at meanwhile.
         arguments.bool(false);
-        self.ask("change a file's attributes", n::SETATTR, &arguments, |from| {
+        self.ask_under(guard, "change a file's attributes", n::SETATTR, &arguments, |from| {
             attr::read_change(from).map(drop)
         })
     }

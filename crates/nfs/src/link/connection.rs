@@ -13,6 +13,7 @@ use super::frame::Frame;
 use super::slots::Slot;
 use super::socket::{connect, look_interval};
 use super::{Failed, Finish, Reply, Rules};
+use crate::session::Guard;
 use crate::url::Patience;
 use crate::wire::record::Incoming;
 use crate::wire::rpc::ReplyHead;
@@ -32,15 +33,24 @@ const SLICES_MAX: usize = 1000;
 struct Waiting {
     frame: Arc<Frame>,
     finish: Finish,
+    guard: Option<Arc<Guard>>,
     /// When its time began to run, and how often it ran out.
     since: Instant,
     times: u32,
     _slot: Slot,
 }
 
+impl Waiting {
+    fn is_lost(&self) -> bool {
+        self.guard.as_ref().is_some_and(|guard| guard.is_lost())
+    }
+}
+
 #[derive(Default)]
 struct State {
     socket: Option<Arc<TcpStream>>,
+    /// One that is made ready.
+    unready: Option<Arc<TcpStream>>,
     pending: HashMap<u32, Waiting>,
     is_closed: bool,
     /// It was said that the server is silent.
@@ -50,6 +60,8 @@ struct State {
 /// A connection to a server.
 pub struct Connection {
     address: SocketAddr,
+    /// Which of the client's connections it is.
+    place: u32,
     rules: Rules,
     state: Mutex<State>,
     changed: Condvar,
@@ -74,9 +86,10 @@ enum Break {
 }
 
 impl Connection {
-    pub fn new(address: SocketAddr, rules: Rules) -> Self {
+    pub fn new(address: SocketAddr, place: u32, rules: Rules) -> Self {
         Self {
             address,
+            place,
             rules,
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -87,10 +100,16 @@ impl Connection {
     /// Takes a call over: from now on it is told an end. Returns the socket that its message is to be
     /// sent on; where there is none, the connection's thread sends it with its next one. So each
     /// socket carries a message once.
-    pub fn enter(&self, frame: &Arc<Frame>, finish: Finish, slot: Slot) -> Option<Arc<TcpStream>> {
+    pub fn enter(
+        &self,
+        frame: &Arc<Frame>,
+        (finish, guard): (Finish, Option<Arc<Guard>>),
+        slot: Slot,
+    ) -> Option<Arc<TcpStream>> {
         let waiting = Waiting {
             frame: Arc::clone(frame),
             finish,
+            guard,
             since: Instant::now(),
             times: 0,
             _slot: slot,
@@ -99,6 +118,12 @@ impl Connection {
         if state.is_closed {
             drop(state);
             (waiting.finish)(Err(Failed::Closed));
+            return None;
+        }
+        // Sockets are ready only once what was lost is known (I-NLM-3).
+        if waiting.is_lost() {
+            drop(state);
+            (waiting.finish)(Err(Failed::LockLost));
             return None;
         }
         let before = state.pending.insert(frame.xid(), waiting);
@@ -126,7 +151,7 @@ impl Connection {
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
-        if let Some(socket) = state.socket.take() {
+        for socket in [state.socket.take(), state.unready.take()].into_iter().flatten() {
             let _shut = socket.shutdown(Shutdown::Both);
         }
         let pending = std::mem::take(&mut state.pending);
@@ -163,10 +188,11 @@ impl Connection {
         }
     }
 
-    /// Waits until there is something to send; `false` when the client ends.
+    /// Waits until there is something to send, or locks to keep; `false` when the client ends.
     fn wait_for_calls(&self) -> bool {
+        let has_locks = self.rules.session.as_ref().is_some_and(|session| session.has_locks());
         let mut state = self.state.lock();
-        while state.pending.is_empty() && !state.is_closed {
+        while state.pending.is_empty() && !state.is_closed && !has_locks {
             self.changed.wait(&mut state);
         }
         !state.is_closed
@@ -192,17 +218,10 @@ impl Connection {
     /// Takes a socket into use, sends all again that is not answered, and hears replies until the
     /// socket breaks.
     fn hear_of(&self, socket: &Arc<TcpStream>, pause: &mut Duration) -> Break {
-        let again: Vec<Arc<Frame>> = {
-            let mut state = self.state.lock();
-            if state.is_closed {
-                return Break::Closed;
-            }
-            state.socket = Some(Arc::clone(socket));
-            let mut frames: Vec<_> =
-                state.pending.values().map(|waiting| Arc::clone(&waiting.frame)).collect();
-            frames.sort_by_key(|frame| frame.xid());
-            frames
-        };
+        if let Err(broken) = self.make_ready(socket) {
+            return broken;
+        }
+        let Some(again) = self.take_into_use(socket) else { return Break::Closed };
         let broken = std::thread::scope(|scope| {
             if !again.is_empty() {
                 // A server that waits for its replies to be heard takes no more calls.
@@ -218,6 +237,43 @@ impl Connection {
             broken
         });
         if self.state.lock().is_closed { Break::Closed } else { broken }
+    }
+
+    /// Has the server know whose connection it is, where locks depend on it.
+    fn make_ready(&self, socket: &Arc<TcpStream>) -> Result<(), Break> {
+        let Some(session) = &self.rules.session else { return Ok(()) };
+        {
+            let mut state = self.state.lock();
+            if state.is_closed {
+                return Err(Break::Closed);
+            }
+            state.unready = Some(Arc::clone(socket));
+        }
+        let ready = session.greet(socket, self.place, self.rules.timeout);
+        let mut state = self.state.lock();
+        state.unready = None;
+        if state.is_closed { Err(Break::Closed) } else { ready.map_err(Break::Peer) }
+    }
+
+    /// Has calls be sent on a socket from now on. Returns what is to be sent again; fails what stands
+    /// under locks that were lost. `None` where the client ends.
+    fn take_into_use(&self, socket: &Arc<TcpStream>) -> Option<Vec<Arc<Frame>>> {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return None;
+        }
+        state.socket = Some(Arc::clone(socket));
+        let lost: Vec<Waiting> = state
+            .pending
+            .extract_if(|_, waiting| waiting.is_lost())
+            .map(|(_, lost)| lost)
+            .collect();
+        let mut frames: Vec<_> =
+            state.pending.values().map(|waiting| Arc::clone(&waiting.frame)).collect();
+        drop(state);
+        lost.into_iter().for_each(|waiting| (waiting.finish)(Err(Failed::LockLost)));
+        frames.sort_by_key(|frame| frame.xid());
+        Some(frames)
     }
 
     fn hear(&self, socket: &TcpStream, pause: &mut Duration) -> Break {

@@ -27,6 +27,7 @@ use connection::Connection;
 pub use frame::{Bytes, Frame};
 use slots::{Slot, Slots};
 
+use crate::session::{Guard, Session};
 use crate::url::Patience;
 use crate::wire::rpc::Denial;
 use crate::wire::xdr::Reader;
@@ -41,6 +42,8 @@ pub struct Rules {
     pub patience: Patience,
     /// The longest reply that is received.
     pub reply_bytes_max: usize,
+    /// What sockets are made ready by before calls are sent.
+    pub session: Option<Arc<Session>>,
 }
 
 /// Why a call has no result.
@@ -50,6 +53,8 @@ pub enum Failed {
     TimedOut(String),
     /// The server does not carry it out.
     Denied(Denial),
+    /// The server has taken a lock of the file from this client.
+    LockLost,
     /// The client has ended.
     Closed,
 }
@@ -60,6 +65,7 @@ impl Failed {
         let kind = match self {
             Self::TimedOut(_) => ErrorKind::TimedOut,
             Self::Denied(_) => ErrorKind::Unreached,
+            Self::LockLost => ErrorKind::Io,
             Self::Closed => ErrorKind::Closed,
         };
         Error::new(kind, format!("cannot {doing}: {self}"))
@@ -76,6 +82,9 @@ impl fmt::Display for Failed {
             Self::Denied(Denial::NoProcedure) => "the server has no such procedure",
             Self::Denied(Denial::Garbage) => "the server cannot read what it is asked",
             Self::Denied(Denial::Other) => "the server refuses the call",
+            Self::LockLost => {
+                "the server has taken a lock of the file from this client: unlock it first"
+            }
             Self::Closed => "the client has ended",
         })
     }
@@ -102,6 +111,8 @@ pub type Finish = Box<dyn FnOnce(Result<Reply, Failed>) + Send>;
 pub struct Submission {
     pub frame: Frame,
     pub finish: Finish,
+    /// It is not made while this says that a lock was lost.
+    pub guard: Option<Arc<Guard>>,
 }
 
 /// The connections to one server.
@@ -133,8 +144,8 @@ impl Link {
             xids: AtomicU32::new(u32::from_be_bytes(start)),
         };
         let mut first = Some(first);
-        for _ in 0..rules.connections {
-            let connection = Arc::new(Connection::new(address, rules.clone()));
+        for place in 0..rules.connections {
+            let connection = Arc::new(Connection::new(address, place as u32, rules.clone()));
             link.connections.push(Arc::clone(&connection));
             let socket = first.take();
             let thread = std::thread::Builder::new().name("bedplate-nfs-c".into());
@@ -166,10 +177,10 @@ impl Link {
 
     fn enter(&self, call: Submission, slot: Slot) -> Entered {
         let at = self.next.fetch_add(1, Relaxed) % self.connections.len();
-        let Submission { mut frame, finish } = call;
+        let Submission { mut frame, finish, guard } = call;
         frame.number(self.xids.fetch_add(1, Relaxed));
         let frame = Arc::new(frame);
-        let socket = self.connections[at].enter(&frame, finish, slot);
+        let socket = self.connections[at].enter(&frame, (finish, guard), slot);
         Entered { at, socket, frame }
     }
 

@@ -2,6 +2,7 @@
 //! NFS version 3 says of files. The server in `crates/export` reads what the client here writes.
 
 pub mod attr;
+pub mod locks;
 pub mod numbers;
 pub mod record;
 pub mod rpc;

@@ -6,4 +6,5 @@ mod cached;
 mod calls;
 mod durable;
 mod hostile;
+mod locks;
 mod server;

@@ -40,6 +40,7 @@ fn code_of(error: &Error) -> i32 {
         ErrorKind::IsDirectory => libc::EISDIR,
         ErrorKind::NotEmpty => libc::ENOTEMPTY,
         ErrorKind::NoSpace => libc::ENOSPC,
+        ErrorKind::NoLocks => libc::ENOLCK,
         ErrorKind::ReadOnly => libc::EROFS,
         ErrorKind::Stale => libc::ESTALE,
         ErrorKind::Usage | ErrorKind::Invalid => libc::EINVAL,

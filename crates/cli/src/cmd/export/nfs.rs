@@ -3,8 +3,9 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use bedplate_export::nfs::{Network, Rights, Server, Settings, Squash, Tree, Users};
+use bedplate_export::nfs::{LockTimes, Network, Rights, Server, Settings, Squash, Tree, Users};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -19,9 +20,10 @@ const PORT: u16 = 2049;
 
 /// Serve a directory to other machines, by NFS version 3
 ///
-/// The directory lies on a mount. NFS and MOUNT are served on one port over TCP, so that no
-/// portmapper is needed. There are no locks over the network (NLM): clients mount with nolock, and
-/// their locks hold on their own machine alone. Needs root. The command ends with SIGINT or SIGTERM.
+/// The directory lies on a mount. NFS, MOUNT and locks (NLM) are served on one port over TCP, so
+/// that no portmapper is needed. Locks of bedplate's own client exclude those of its other users and
+/// of programs on the mount. Kernels' clients find locks by a portmapper alone: they mount with nolock,
+/// and their locks hold on their own machine. Needs root. The command ends with SIGINT or SIGTERM.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// What to serve, with all below it on the same file system
@@ -54,6 +56,15 @@ pub struct Arguments {
     /// any other
     #[arg(long)]
     insecure: bool,
+    /// How many seconds clients have after a start to take their locks back, where they had any; no
+    /// other lock is given meanwhile
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = LockTimes::default().grace.as_secs(),
+        value_parser = clap::value_parser!(u64).range(1..=3600)
+    )]
+    grace: u64,
     /// How many connections there may be at once
     #[arg(long, value_name = "N", default_value_t = 1024)]
     connections: usize,
@@ -112,7 +123,9 @@ impl Arguments {
             Who::None => Squash::None,
         };
         let users = Users { squash, anonymous_uid: self.anon_uid, anonymous_gid: self.anon_gid };
-        Ok(Rights { users, read_only: self.read_only })
+        let grace = Duration::from_secs(self.grace);
+        let lock_times = LockTimes { grace, ..LockTimes::default() };
+        Ok(Rights { users, read_only: self.read_only, lock_times })
     }
 }
 
