@@ -25,9 +25,11 @@ pub struct Flags(u64);
 impl Flags {
     pub const NONE: Self = Self(0);
     pub const ASYNC_READ: Self = Self(1 << 0);
+    pub const POSIX_LOCKS: Self = Self(1 << 1);
     pub const EXPORT_SUPPORT: Self = Self(1 << 4);
     pub const BIG_WRITES: Self = Self(1 << 5);
     pub const DONT_MASK: Self = Self(1 << 6);
+    pub const FLOCK_LOCKS: Self = Self(1 << 10);
     pub const DO_READDIRPLUS: Self = Self(1 << 13);
     pub const READDIRPLUS_AUTO: Self = Self(1 << 14);
     pub const ASYNC_DIO: Self = Self(1 << 15);
@@ -43,8 +45,10 @@ impl Flags {
     pub const DIRECT_IO_ALLOW_MMAP: Self = Self(1 << 36);
     pub const OVER_IO_URING: Self = Self(1 << 41);
 
-    const NAMES: [(Self, &str); 18] = [
+    const NAMES: [(Self, &str); 20] = [
         (Self::ASYNC_READ, "ASYNC_READ"),
+        (Self::POSIX_LOCKS, "POSIX_LOCKS"),
+        (Self::FLOCK_LOCKS, "FLOCK_LOCKS"),
         (Self::EXPORT_SUPPORT, "EXPORT_SUPPORT"),
         (Self::BIG_WRITES, "BIG_WRITES"),
         (Self::DONT_MASK, "DONT_MASK"),

@@ -32,6 +32,9 @@ pub mod opcode {
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
     pub const FSYNCDIR: u32 = 30;
+    pub const GETLK: u32 = 31;
+    pub const SETLK: u32 = 32;
+    pub const SETLKW: u32 = 33;
     pub const ACCESS: u32 = 34;
     pub const CREATE: u32 = 35;
     pub const INTERRUPT: u32 = 36;
@@ -67,6 +70,7 @@ pub(crate) fn operation_bytes(code: u32) -> usize {
         RELEASE | RELEASEDIR | FLUSH | LSEEK | STATX => 24,
         IOCTL | FALLOCATE => 32,
         READ | WRITE | READDIR | READDIRPLUS => 40,
+        GETLK | SETLK | SETLKW => 48,
         COPY_FILE_RANGE => 56,
         SETATTR => 88,
         _ => 0,

@@ -7,6 +7,7 @@
 #[path = "../command/harness.rs"]
 #[allow(dead_code, reason = "these tests need less of it")]
 mod harness;
+mod nfs_locks;
 mod nfs_run;
 #[path = "../command/nfs_server.rs"]
 #[allow(dead_code, reason = "these tests need less of it")]

@@ -11,16 +11,28 @@ use crate::harness::{Run, Scratch, bedplate, can_mount, command, pattern, run, t
 use crate::nfs_server::Server;
 
 /// A directory that is served, and one of this machine for it.
-struct Bed {
-    scratch: Scratch,
-    served: PathBuf,
-    dir: PathBuf,
+pub struct Bed {
     server: Server,
+    dir: PathBuf,
+    pub served: PathBuf,
+    pub scratch: Scratch,
 }
+
+/// How directories are served: clients with locks have little time to take them back.
+const SERVED: [&str; 4] = ["--squash", "none", "--grace", "3"];
 
 impl Bed {
     /// `None` where there can be none.
-    fn new(test: &str) -> Option<Self> {
+    pub fn new(test: &str) -> Option<Self> {
+        Self::of(test, |scratch| scratch.directory("served"))
+    }
+
+    /// The same, on a volume.
+    pub fn on_volume(test: &str) -> Option<Self> {
+        Self::of(test, |scratch| scratch.mounted("").1)
+    }
+
+    fn of(test: &str, make: impl FnOnce(&Scratch) -> PathBuf) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: {test}: needs root");
             return None;
@@ -29,8 +41,8 @@ impl Bed {
             return None;
         }
         let scratch = Scratch::new();
-        let (served, dir) = (scratch.directory("served"), scratch.directory("dir"));
-        let server = Server::start(&served, &["--squash", "none"]);
+        let (served, dir) = (make(&scratch), scratch.directory("dir"));
+        let server = Server::start(&served, &SERVED);
         Some(Self { scratch, served, dir, server })
     }
 
@@ -42,7 +54,7 @@ impl Bed {
     }
 
     /// Returns a run of a shell's script that stands in the directory.
-    fn script(&self, options: &str, script: &str) -> Command {
+    pub fn script(&self, options: &str, script: &str) -> Command {
         let place = self.place(options);
         let script = format!("cd {} && {script}", text(&self.dir));
         command(["run", "--nfs", &place, "--", "sh", "-ec", &script])
@@ -53,19 +65,19 @@ impl Bed {
     }
 
     /// Kills the server, and starts another one at its place.
-    fn restart(self) -> Self {
+    pub fn restart(self) -> Self {
         let listen = self.server.address.to_string();
         self.server.send(Signal::KILL);
-        let server = Server::start_at(&self.served, &listen, &["--squash", "none"]);
+        let server = Server::start_at(&self.served, &listen, &SERVED);
         Self { server, ..self }
     }
 }
 
 /// A run in the background, killed when a test fails.
-struct Background(Child);
+pub struct Background(Child);
 
 impl Background {
-    fn start(mut command: Command) -> Self {
+    pub fn start(mut command: Command) -> Self {
         Self(command.stdout(Stdio::piped()).spawn().unwrap())
     }
 
@@ -73,7 +85,12 @@ impl Background {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    fn code(mut self) -> Option<i32> {
+    /// Sends a signal to a process of it.
+    pub fn send_to(&self, pid: i32, signal: Signal) {
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    pub fn code(mut self) -> Option<i32> {
         until("the end of a run", || self.0.try_wait().unwrap().is_some());
         self.0.wait().unwrap().code()
     }
@@ -86,7 +103,7 @@ impl Drop for Background {
     }
 }
 
-fn until(what: &str, mut is_done: impl FnMut() -> bool) {
+pub fn until(what: &str, mut is_done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_done() {
         assert!(begun.elapsed() < Duration::from_secs(90), "{what} does not come");
@@ -102,7 +119,7 @@ fn names_in(dir: &Path) -> Vec<String> {
     names
 }
 
-fn number_in(path: &Path) -> Option<i32> {
+pub fn number_in(path: &Path) -> Option<i32> {
     std::fs::read_to_string(path).ok()?.strip_suffix('\n')?.parse().ok()
 }
 

@@ -1,5 +1,6 @@
 //! Attributes, rights and room.
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use bedplate_fs::{Attr, FileKind, InodeNo, Timestamp};
@@ -11,9 +12,9 @@ use super::requests::{Asked, Done, ROOT, Remote};
 use crate::fuse::errno::{Answer, Errno};
 use crate::fuse::translate::answers::Out;
 
-/// How long the kernel may keep names and attributes: what other clients change is seen after that,
-/// and with an open.
-pub(super) const TTL: Duration = Duration::from_secs(1);
+/// How long the kernel may keep names and attributes where no program locks anything: what other
+/// clients change is seen after that, and with an open.
+const TTL: Duration = Duration::from_secs(1);
 /// The length of reads and writes that programs are told to prefer.
 const BLOCK_BYTES: u32 = 128 << 10;
 /// The unit in which room is told.
@@ -84,13 +85,19 @@ fn time_in(asked: &Asked, given: u32, now: u32, at: (usize, usize)) -> Answer<Se
 }
 
 impl Remote {
+    /// Returns how long the kernel may keep names and attributes. A program that agrees with others by
+    /// locks sees under one what they did before.
+    fn ttl(&self) -> Duration {
+        if self.has_locks.load(SeqCst) { Duration::ZERO } else { TTL }
+    }
+
     /// Puts what the kernel is told of a name (`struct fuse_entry_out`); returns the node's number.
     pub(super) fn put_entry(&self, out: &mut Out<'_>, found: &Found) -> u64 {
         let node = self.nodes.retain(&found.handle);
         let attr = self.callers.own().present(&found.handle, found.attr);
         node.note(&attr);
         let is_hidden = node.is_hidden();
-        out.entry(&attr_of(&attr, is_hidden), node.number, (TTL, TTL), BLOCK_BYTES);
+        out.entry(&attr_of(&attr, is_hidden), node.number, (self.ttl(), self.ttl()), BLOCK_BYTES);
         node.number
     }
 
@@ -107,9 +114,10 @@ impl Remote {
         node.note(&attr);
         let attr = attr_of(&attr, node.is_hidden());
         let number = if node.number == ROOT { ROOT } else { attr.ino.0 };
+        let ttl = self.ttl();
         Ok(Done::of(small(|out| {
-            out.u64(TTL.as_secs());
-            out.u32(TTL.subsec_nanos());
+            out.u64(ttl.as_secs());
+            out.u32(ttl.subsec_nanos());
             out.u32(0);
             out.attr(&attr, number, BLOCK_BYTES);
         })))

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use bedplate_nfs::{Client, ErrorKind, File, Found, Handle, Mode, OpenOptions, Stability};
+use bedplate_nfs::{
+    Client, ErrorKind, File, Found, Handle, LockOwner, Mode, OpenOptions, Stability,
+};
 
 use super::attrs::small;
 use super::nodes::Node;
@@ -21,9 +23,9 @@ const TO_RUN: i32 = 0x20;
 /// A file that is open.
 #[derive(Debug)]
 pub(super) struct Opened {
-    file: File,
+    pub(super) file: File,
     pub(super) client: Client,
-    node: Arc<Node>,
+    pub(super) node: Arc<Node>,
     writes: bool,
     /// Its writes are durable when they are answered.
     is_stable: bool,
@@ -159,12 +161,16 @@ impl Remote {
     }
 
     /// Makes durable what was written, with the close of a descriptor, so that other clients see it
-    /// and a failure is told.
+    /// and a failure is told. With it end the process's locks of the file.
     pub(super) fn flush(&self, asked: &Asked) -> Answer<Done> {
-        let opened = self.files.get(asked.fields().u64(0))?;
-        if opened.writes {
-            opened.file.sync()?;
+        let fields = asked.fields();
+        let opened = self.files.get(fields.u64(0))?;
+        let synced = if opened.writes { opened.file.sync() } else { Ok(()) };
+        if opened.client.locks_on_server() {
+            let owner = LockOwner { number: fields.u64(16), process: asked.header().pid };
+            opened.file.unlock_all(owner)?;
         }
+        synced?;
         Ok(Done::default())
     }
 

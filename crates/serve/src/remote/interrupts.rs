@@ -40,6 +40,11 @@ impl Ticket {
         self.reply.lock().take()
     }
 
+    /// Returns whether a signal came, or the answer goes nowhere: what may wait for ever ends then.
+    pub(super) fn gives_up(&self) -> bool {
+        self.is_signaled.load(Relaxed) || self.is_over()
+    }
+
     fn is_over(&self) -> bool {
         self.reply.lock().is_none()
     }

@@ -13,7 +13,8 @@
 //!
 //! One process holds what the server may still lose of every file, so that the sync of any program
 //! makes durable what any other wrote, as on a local file system. The kernel keeps names and
-//! attributes for a second, keeps no data, and holds locks itself. What was to be answered to a
+//! attributes for a second, until a program locks something, and no data. Locks are the server's, or
+//! else the kernel holds them itself. What was to be answered to a
 //! caller that is gone is taken back, and a file that is open and loses its last name keeps a hidden
 //! one until the last close.
 
@@ -24,6 +25,7 @@ mod files;
 mod handles;
 mod interrupts;
 mod listing;
+mod locks;
 mod mount;
 mod names;
 mod nodes;

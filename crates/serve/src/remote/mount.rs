@@ -31,9 +31,11 @@ const BACKGROUND_MAX: u16 = 128;
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 const REQUIRED: Flags = Flags::PARALLEL_DIROPS.with(Flags::ASYNC_DIO).with(Flags::SETXATTR_EXT);
-/// Locks are not among them, so that the kernel keeps them itself.
 const WELCOME: Flags =
     Flags::DO_READDIRPLUS.with(Flags::READDIRPLUS_AUTO).with(Flags::DIRECT_IO_ALLOW_MMAP);
+
+/// Programs' locks are passed on. Without these flags the kernel holds them itself.
+const LOCKS: Flags = Flags::POSIX_LOCKS.with(Flags::FLOCK_LOCKS);
 
 /// How a directory of a server is mounted.
 #[derive(Debug, Clone, Copy)]
@@ -156,8 +158,9 @@ fn begin(
     connection: std::os::fd::OwnedFd,
     session: Arc<Session>,
 ) -> std::io::Result<()> {
+    let on_server = remote.callers.own().locks_on_server();
     let terms = Terms {
-        required: REQUIRED,
+        required: if on_server { REQUIRED.with(LOCKS) } else { REQUIRED },
         welcome: WELCOME,
         payload_bytes: PAYLOAD_BYTES_MAX,
         background_max: BACKGROUND_MAX,

@@ -1,16 +1,17 @@
 //! One arm a request, and its answer.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use bedplate_fuse::{HeaderIn, Notifier, Reply, Request, ThreadCount, opcode};
-use bedplate_nfs::{Client, Handle, Mode};
+use bedplate_nfs::{Client, Handle, LockOwner, Mode};
 
 use super::callers::Callers;
 use super::files::Opened;
 use super::handles::Handles;
-use super::interrupts::Tickets;
+use super::interrupts::{Ticket, Tickets};
 use super::listing::Listing;
 use super::nodes::Nodes;
 use crate::fuse::errno::{Answer, Errno};
@@ -39,6 +40,8 @@ pub(super) struct Remote {
     busy: AtomicUsize,
     /// Distinguishes names of files that lost theirs.
     pub(super) hidden: AtomicUsize,
+    /// A program has locked something.
+    pub(super) has_locks: AtomicBool,
 }
 
 /// A request, apart from the right to answer it.
@@ -56,6 +59,15 @@ pub(super) struct Done {
     pub(super) nodes: Vec<u64>,
     pub(super) file: Option<u64>,
     pub(super) listing: Option<u64>,
+    pub(super) lock: Option<TakenLock>,
+}
+
+/// A lock that was taken for a caller.
+#[derive(Debug)]
+pub(super) struct TakenLock {
+    pub(super) handle: u64,
+    pub(super) owner: LockOwner,
+    pub(super) range: Range<u64>,
 }
 
 impl Done {
@@ -108,6 +120,7 @@ impl Remote {
             count: AtomicUsize::new(THREADS_MIN),
             busy: AtomicUsize::new(0),
             hidden: AtomicUsize::new(0),
+            has_locks: AtomicBool::new(false),
         })
     }
 
@@ -161,7 +174,7 @@ impl Remote {
         if asked.header.opcode == opcode::FLUSH {
             self.tickets.watch(&ticket);
         }
-        let answer = self.answer(&asked);
+        let answer = self.answer(&asked, &ticket);
         self.tickets.leave(asked.header.unique);
         match (ticket.take(), answer) {
             (Some(reply), Ok(done)) if done.bytes.is_empty() => reply.send(0),
@@ -177,14 +190,18 @@ impl Remote {
         done.nodes.iter().for_each(|number| self.nodes.forget(*number, 1));
         done.file.iter().for_each(|handle| self.release(*handle));
         done.listing.iter().for_each(|handle| drop(self.listings.remove(*handle)));
+        done.lock.iter().for_each(|taken| self.unlock_again(taken));
     }
 
-    fn answer(&self, asked: &Asked) -> Answer<Done> {
+    fn answer(&self, asked: &Asked, ticket: &Ticket) -> Answer<Done> {
         match asked.header.opcode {
             opcode::READ => self.read(asked),
             opcode::WRITE => self.write(asked),
             opcode::FLUSH => self.flush(asked),
             opcode::FSYNC => self.sync(asked),
+            opcode::SETLK => self.set_lock(asked, ticket, false),
+            opcode::SETLKW => self.set_lock(asked, ticket, true),
+            opcode::GETLK => self.get_lock(asked),
             opcode::OPEN => self.open(asked),
             opcode::CREATE => self.create(asked),
             opcode::RELEASE => {

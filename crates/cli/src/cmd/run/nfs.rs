@@ -101,6 +101,10 @@ fn parse(text: &str) -> Result<Place> {
             None => others.push(option),
         }
     }
+    if !others.iter().any(|option| option.starts_with("locks=")) {
+        // Programs are written for locks that all see.
+        others.push("locks=auto");
+    }
     let place = if server.starts_with("nfs://") {
         server.to_owned()
     } else {
@@ -114,12 +118,15 @@ fn parse(text: &str) -> Result<Place> {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_nfs::LocksAt;
+
     use super::*;
 
     #[test]
     fn a_place_is_a_server_its_options_and_a_directory() {
         let place = parse("host:/a 50%/b=c=/mnt/x").unwrap();
-        let url = Url::new("host", b"/a 50%/b=c");
+        let locks = LocksAt::Either;
+        let url = Url { locks, ..Url::new("host", b"/a 50%/b=c") };
         assert_eq!(place, Place { url, mode: Mode::Concurrent, dir: "/mnt/x".into() });
         let place = parse("nfs://[::1]:77/e%20f?mode=cached&nconnect=2&soft=/mnt").unwrap();
         assert_eq!(
@@ -128,6 +135,9 @@ mod tests {
         );
         assert_eq!((&place.url.path[..], &place.url.host[..]), (&b"/e f"[..], "::1"));
         assert_eq!(parse("[::1]:/e?mode=direct=/m").unwrap().url.host, "::1");
+        let locks = |options: &str| parse(&format!("host:/e{options}=/m")).unwrap().url.locks;
+        assert_eq!(locks("?locks=local"), LocksAt::Client);
+        assert_eq!(locks("?soft&locks=server"), LocksAt::Server);
         for (text, part) in [
             ("host:/export", "behind '='"),
             ("host:/export=relative", "behind '='"),
