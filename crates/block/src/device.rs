@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::{DeviceQueue, QueueOptions, Result};
+use crate::{DeviceQueue, MemberMap, QueueOptions, Result};
 
 /// What one call of a device moves at most, in bytes: Linux's limit of a read or write. A longer one
 /// is several calls.
@@ -177,6 +177,16 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Returns the ranges of bytes of which a crash may have left copies unlike.
     fn ranges_in_doubt(&self) -> Vec<Range<u64>> {
         Vec::new()
+    }
+    /// Returns which addresses lie on which devices below; of a device that is made of no others,
+    /// nothing.
+    fn member_map(&self) -> MemberMap {
+        MemberMap::default()
+    }
+    /// Returns a number that changes with [`member_map`](Self::member_map): for callers that keep
+    /// what it said.
+    fn member_map_version(&self) -> u64 {
+        0
     }
     /// Writes all of `buf` at `offset`.
     ///

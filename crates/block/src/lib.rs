@@ -22,6 +22,7 @@ mod inline;
 mod interval_map;
 mod little_endian;
 mod log_scale;
+mod member_map;
 mod memory;
 mod memory_limit;
 mod mount_table;
@@ -71,6 +72,7 @@ pub use inherit::close_descriptors_on_exec;
 pub use interval_map::{IntervalMap, RunValue};
 pub use little_endian::{LeReader, Short};
 pub use log_scale::LogScale;
+pub use member_map::{MemberMap, MemberName, MemberRange};
 pub use memory::MemoryDevice;
 pub use memory_limit::memory_limit_bytes;
 pub use mount_table::MountEntry;
@@ -88,7 +90,7 @@ pub use shared_arena::{ArenaPiece, SharedArena};
 pub use shared_memory::{SharedMemory, Sharing};
 pub use sim::{
     CrashChoice, CrashStep, DeviceCall, Fault, FaultRule, FlushFault, FlushOutcome, Hook,
-    HookedDevice, ReadFault, Recorded, Recording, RecordingDevice, SimulatedDevice,
+    HookedDevice, JoinedMembers, ReadFault, Recorded, Recording, RecordingDevice, SimulatedDevice,
     SimulatedOptions, Source, Spooled, Trigger, WriteFault,
 };
 pub use snapshot::Snapshot;

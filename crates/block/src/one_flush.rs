@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::sync::{Mutex, rank};
 use crate::{
     BlockDevice, Copies, DeviceCounters, DeviceQueue, EngineReport, Error, Geometry, Lent,
-    QueueOptions, Result,
+    MemberMap, QueueOptions, Result,
 };
 
 /// A device whose flushes are made one at a time, and fail for ever once one has failed.
@@ -72,6 +72,14 @@ impl BlockDevice for OneFlush {
 
     fn ranges_in_doubt(&self) -> Vec<Range<u64>> {
         self.device.ranges_in_doubt()
+    }
+
+    fn member_map(&self) -> MemberMap {
+        self.device.member_map()
+    }
+
+    fn member_map_version(&self) -> u64 {
+        self.device.member_map_version()
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {

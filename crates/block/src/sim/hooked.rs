@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::{
-    BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, Lent, Operation,
+    BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, Lent, MemberMap, Operation,
     QueueOptions, Result,
 };
 
@@ -86,6 +86,11 @@ pub trait Hook: Send + Sync + Debug {
     fn lend(&self, inner: &Arc<dyn BlockDevice>, read_only: bool) -> Result<Option<Lent>> {
         inner.lend(read_only)
     }
+
+    /// Says which addresses lie on which devices below, and the number that changes with that.
+    fn members(&self, inner: &Arc<dyn BlockDevice>) -> (MemberMap, u64) {
+        (inner.member_map(), inner.member_map_version())
+    }
 }
 
 /// A device with a [`Hook`] before it; it derefs to the hook.
@@ -136,6 +141,14 @@ impl<H: Hook> BlockDevice for HookedDevice<H> {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
         self.hook.call(DeviceCall::Read { offset, len }, &mut || self.inner.read_at(buf, offset))
+    }
+
+    fn member_map(&self) -> MemberMap {
+        self.hook.members(&self.inner).0
+    }
+
+    fn member_map_version(&self) -> u64 {
+        self.hook.members(&self.inner).1
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {

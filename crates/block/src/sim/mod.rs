@@ -6,6 +6,7 @@ mod content;
 mod faults;
 mod hooked;
 mod image;
+mod joined;
 mod log;
 mod queue;
 mod recording;
@@ -14,6 +15,7 @@ mod trace;
 pub use faults::{Fault, FaultRule, FlushFault, ReadFault, Trigger, WriteFault};
 pub use hooked::{DeviceCall, Hook, HookedDevice};
 pub use image::{CrashChoice, CrashStep};
+pub use joined::JoinedMembers;
 pub use log::{FlushOutcome, Recorded};
 pub use recording::{Recording, RecordingDevice, Source, Spooled};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bedplate_block::{
-    BlockDevice, Copies, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions,
-    RequestKind, Result,
+    BlockDevice, Copies, DeviceCounters, DeviceQueue, EngineReport, Geometry, MemberMap,
+    QueueOptions, RequestKind, Result,
 };
 
 use super::KeepOpen;
@@ -56,6 +56,14 @@ impl BlockDevice for VolumeDevice {
 
     fn ranges_in_doubt(&self) -> Vec<Range<u64>> {
         self.io.ranges_in_doubt()
+    }
+
+    fn member_map(&self) -> MemberMap {
+        self.io.member_map()
+    }
+
+    fn member_map_version(&self) -> u64 {
+        self.io.member_map_version()
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {

@@ -18,6 +18,7 @@
 //!
 //! * I-LAY-1: a run is never empty and never passes the end of any node that it goes through.
 
+mod by_member;
 mod concat;
 mod inverse;
 mod mirror;
@@ -28,6 +29,7 @@ mod shape;
 mod stripe;
 pub(crate) mod walk;
 
+pub(crate) use by_member::OnMembers;
 pub use concat::Concat;
 pub(crate) use inverse::Leaf;
 pub use mirror::Mirror;

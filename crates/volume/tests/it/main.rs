@@ -10,6 +10,7 @@ mod death;
 mod divided;
 mod fixture;
 mod leaving;
+mod members;
 mod membership;
 mod overwriting;
 mod overwritten;

@@ -8,6 +8,7 @@
 //! * I-VOL-1: a write is acknowledged only when every copy that will ever be read again has it.
 
 mod chosen;
+mod members;
 mod read;
 mod regions;
 mod right;
