@@ -41,6 +41,7 @@ mod turn;
 mod unread;
 mod whole;
 mod withheld;
+mod within;
 
 pub use claims::{Claim, Claims, Owner, Shared};
 use fence::Fence;
@@ -52,6 +53,7 @@ use turn::{FreeAtLeast, Turn};
 use unread::UnreadRegions;
 pub(crate) use unread::{Closed, RegionSource, Unread};
 pub use withheld::WithheldRun;
+pub use within::{Elsewhere, PlacedRuns};
 
 /// What an allocation is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -38,8 +38,8 @@ mod superblock;
 mod types;
 
 pub use allocator::{
-    AllocRequest, Allocator, Claim, Claims, FenceTotals, Owner, Shared, SpaceClass, SpaceTotals,
-    WithheldRun,
+    AllocRequest, Allocator, Claim, Claims, Elsewhere, FenceTotals, Owner, PlacedRuns, Shared,
+    SpaceClass, SpaceTotals, WithheldRun,
 };
 pub use bytes::Bytes;
 pub use checksum::{Crc32c, crc32c};

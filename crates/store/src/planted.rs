@@ -395,6 +395,14 @@ pub enum PlantedBug {
     RegionMovedWithoutCopy,
     /// A part of the metadata moves as one copy has it, whatever the checksums of its pages.
     MovedPageNotCompared,
+    /// Blocks for a file that was placed come from anywhere.
+    PlacementIgnored,
+    /// A move to the members that a file was placed on passes over a block.
+    PlacedMoveSkipsBlock,
+    /// What a directory says of placement is not taken over by what is made in it.
+    PlacementNotInherited,
+    /// The attribute that places a file is not read.
+    PlacementNotRead,
     /// Replay believes one copy of the log, and looks at no other.
     OneCopyReplayed,
     /// A superblock that is not what was written is not looked for in other copies.

@@ -7,7 +7,7 @@ const BLOCK_SIZE: u32 = 65_536;
 /// The smallest volume whose reserve (1 MiB = 16 blocks) leaves room to play.
 const BLOCKS: u64 = 256;
 
-fn space() -> Allocator {
+pub(super) fn space() -> Allocator {
     Claims::new(BLOCK_SIZE, BLOCKS).into_allocator(|ino| ino).expect("nothing is claimed")
 }
 
@@ -22,7 +22,7 @@ impl RegionSource for NoSource {
 }
 
 /// As [`space`], in which regions of 16 blocks are packed once there are more runs than `open`.
-fn packing(open: usize) -> (Allocator, std::sync::Arc<dyn RegionSource>) {
+pub(super) fn packing(open: usize) -> (Allocator, std::sync::Arc<dyn RegionSource>) {
     let source: std::sync::Arc<dyn RegionSource> = std::sync::Arc::new(NoSource);
     let all = [run(0, BLOCKS)].into_iter();
     let weak = std::sync::Arc::downgrade(&source);
@@ -31,7 +31,7 @@ fn packing(open: usize) -> (Allocator, std::sync::Arc<dyn RegionSource>) {
     (space, source)
 }
 
-fn want(blocks: u64) -> AllocRequest {
+pub(super) fn want(blocks: u64) -> AllocRequest {
     AllocRequest {
         goal: None,
         blocks,
@@ -42,18 +42,18 @@ fn want(blocks: u64) -> AllocRequest {
     }
 }
 
-fn run(start: u64, blocks: u64) -> Run {
+pub(super) fn run(start: u64, blocks: u64) -> Run {
     Run { start: BlockNo(start), blocks }
 }
 
 /// Allocates what is known to fit in one run.
-fn allocate(space: &Allocator, want: AllocRequest) -> Run {
+pub(super) fn allocate(space: &Allocator, want: AllocRequest) -> Run {
     let runs = space.allocate_all(want).unwrap();
     assert_eq!(runs.len(), 1, "{runs:?}");
     runs[0]
 }
 
-fn check(space: &Allocator) {
+pub(super) fn check(space: &Allocator) {
     let inner = space.inner.lock();
     let mut last_end = None;
     for (start, len) in &inner.by_start {

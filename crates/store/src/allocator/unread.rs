@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::{Arc, Weak};
 
 use super::filter::Filter;
@@ -310,6 +310,13 @@ impl UnreadRegions {
             .copied()
     }
 
+    /// A region of some, in memory or not, that has a run of so many blocks.
+    pub(super) fn with_run(&self, blocks: u64, regions: RangeInclusive<u64>) -> Option<u64> {
+        let fits = |region: &&u64| self.regions[region].longest >= blocks;
+        let classes = self.by_longest[class(blocks)..].iter();
+        classes.filter_map(|of_class| of_class.range(regions.clone()).find(fits)).next().copied()
+    }
+
     /// The region with a run about as long as the longest. `reads`: it need not be in memory.
     pub(super) fn longest(&self, reads: bool) -> Option<Unread> {
         let may = |region: &&u64| reads || self.packed.contains_key(region);
@@ -445,7 +452,7 @@ impl Allocator {
 
 impl Inner {
     /// Puts the free runs of a region into the indexes, if they are not there.
-    fn load(&mut self, region: u64) {
+    pub(super) fn load(&mut self, region: u64) {
         let Some((unread, packed)) = self.unread.remove(region) else { return };
         let first = self.unread.bounds(region).start;
         let runs = match packed {
