@@ -68,7 +68,9 @@ pub use checkpoint::{
     Pressure, RollbackOptions, RollbackReport, ScheduleRun,
 };
 pub use copy_range::CopyStep;
-pub use data::DefragStep;
+pub use data::{
+    DefragStep, FilePlacement, MemberBytes, PlaceStep, PlacementMember, PlacementState,
+};
 pub use engine::{
     CheckpointCounts, DefragmenterReport, DefragmenterState, Fragmentation, IntegrityCounts,
     KeptExtent, MapCounts, MovedFile, RecoveryReport, SpacePolicy,

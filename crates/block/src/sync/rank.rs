@@ -84,9 +84,10 @@ pub const SPARE_MEMORY: usize = 55;
 pub const COMBINING: usize = 56;
 pub const HOME_WRITER: usize = 57;
 pub const HOME_WRITES: usize = 58;
+pub const PLACEMENT: usize = 59;
 
 #[cfg(debug_assertions)]
-pub(super) const TABLE: [Rank; 59] = [
+pub(super) const TABLE: [Rank; 60] = [
     row(SIZE, 20, "0.2", "size"),
     row(SCHEDULES, 30, "0.3", "schedules"),
     row(CLONING, 40, "0.4", "cloning mutex"),
@@ -146,6 +147,7 @@ pub(super) const TABLE: [Rank; 59] = [
     row(COMBINING, LEAF, "leaf", "combined writes"),
     row(HOME_WRITER, 520, "5b", "home writer"),
     row(HOME_WRITES, 650, "6.5", "home writes"),
+    row(PLACEMENT, LEAF, "leaf", "placement"),
 ];
 
 /// Locks of which a thread holds several, and the lock under which alone it does: what holds that

@@ -92,6 +92,7 @@ impl DataPath<'_> {
             self.fs.may_have_sums() && self.fs.has_integrity(self.inode.ino).unwrap_or(true);
         self.state().gives_sums.store(gives_sums, Ordering::Relaxed);
         self.find_extent_size();
+        self.find_placement();
         let epoch = if untorn > 0 || gives_sums { Epoch(u32::MAX) } else { held.max(cloned) };
         self.state().cow_epoch.set(generation, epoch);
         epoch

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::DataPath;
 use crate::engine::Engine;
 use crate::{BlockNo, Error, ErrorKind, Result};
-use bedplate_store::{AllocRequest, ExtentMap, Piece, Run, SpaceClass};
+use bedplate_store::{AllocRequest, Elsewhere, ExtentMap, Piece, Run, SpaceClass};
 
 /// What is kept ahead of a growing file doubles with it, between these bounds, in bytes.
 const AHEAD_BYTES_MIN: u64 = 64 << 10;
@@ -26,6 +26,11 @@ pub(super) fn count(ranges: &[Range<u64>]) -> u64 {
 /// Returns how many blocks the holes among the pieces have.
 pub(super) fn hole_blocks(pieces: &[Piece]) -> u64 {
     pieces.iter().filter(|piece| piece.mapped.is_none()).map(|piece| piece.blocks).sum()
+}
+
+/// Where blocks from a file block on would continue what the file has.
+fn goal_at(map: &ExtentMap, at: u64) -> Option<BlockNo> {
+    map.before(at).map(|(first, extent)| BlockNo(extent.start.0 + (at - first.0)))
 }
 
 /// Blocks that were allocated for holes and that no record names yet.
@@ -51,10 +56,7 @@ impl DataPath<'_> {
             return Ok(Fresh { runs: Vec::new(), reserved: Vec::new() });
         };
         let at = first.file_block;
-        let goal = map.before(at).map(|(first, extent)| BlockNo(extent.start.0 + (at - first.0)));
-        let block = u64::from(self.fs.block_size());
-        let growth =
-            (map.blocks() + blocks).clamp(AHEAD_BYTES_MIN / block, AHEAD_BYTES_MAX / block);
+        let (goal, growth) = (goal_at(&map, at), self.growth(&map, blocks));
         drop(map);
         let wanted = self.extent_blocks();
         let ahead = if extends { growth } else { 0 }.max(wanted.saturating_sub(blocks));
@@ -72,13 +74,34 @@ impl DataPath<'_> {
             reserved: count(&reserved),
             part: Some((self.inode.ino.0 << 32) ^ (self.fs.grid().start_of(at) / PART_BYTES)),
         };
-        match self.fs.with_freed_blocks(blocks, || self.fs.allocate(want)) {
+        match self.allocate_placed(want) {
             Ok(runs) => Ok(Fresh { runs, reserved }),
             Err(error) => {
                 self.put_back(reserved);
                 Err(error)
             }
         }
+    }
+
+    /// Allocates blocks for a window of a move that begins at a file block, in certain parts of the
+    /// volume or not at all, and keeps room behind them for the next window.
+    pub(super) fn allocate_to_move(self, at: u64, blocks: u64, ranges: &[Run]) -> Result<Fresh> {
+        let map = self.map(at.saturating_sub(1)..at + 1)?;
+        let (goal, growth) = (goal_at(&map, at), self.growth(&map, blocks));
+        drop(map);
+        let ahead = Some((self.inode.ino, growth));
+        let want =
+            AllocRequest { goal, blocks, ahead, class: SpaceClass::Data, reserved: 0, part: None };
+        let placed = self.fs.with_freed_blocks(blocks, || {
+            self.fs.allocate_within(want, ranges, Elsewhere::Refused)
+        })?;
+        Ok(Fresh { runs: placed.runs, reserved: Vec::new() })
+    }
+
+    /// How many blocks are kept ahead of a file that grows by some.
+    fn growth(self, map: &ExtentMap, blocks: u64) -> u64 {
+        let block = u64::from(self.fs.block_size());
+        (map.blocks() + blocks).clamp(AHEAD_BYTES_MIN / block, AHEAD_BYTES_MAX / block)
     }
 
     /// Gives back blocks whose data did not reach them.

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::{InodeNo, Lsn, Result};
-use bedplate_store::{AllocRequest, PlantedBug, Run, SpaceTotals, planted};
+use bedplate_store::{AllocRequest, Elsewhere, PlacedRuns, PlantedBug, Run, SpaceTotals, planted};
 
 impl Engine {
     /// Returns how the space is used.
@@ -30,6 +30,16 @@ impl Engine {
     /// Takes free blocks: all that are asked for, or none.
     pub(crate) fn allocate(&self, request: AllocRequest) -> Result<Vec<Run>> {
         self.allocator.allocate_after(request, self.sealed_to_reuse())
+    }
+
+    /// As [`allocate`](Self::allocate), from parts of the volume as long as these have some.
+    pub(crate) fn allocate_within(
+        &self,
+        request: AllocRequest,
+        ranges: &[Run],
+        elsewhere: Elsewhere,
+    ) -> Result<PlacedRuns> {
+        self.allocator.allocate_within(request, ranges, elsewhere, self.sealed_to_reuse())
     }
 
     /// Gives back blocks that no record knows; `reserved` of them are reserved again.

@@ -4,6 +4,7 @@ mod checkpoints;
 mod info;
 mod lease;
 mod path;
+mod place;
 mod room;
 mod scrub;
 mod size;

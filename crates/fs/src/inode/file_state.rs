@@ -14,6 +14,7 @@ use super::delayed::Delayed;
 use super::held_sectors::HeldSectors;
 use super::held_write::HeldWrite;
 use super::imaged::Imaged;
+use super::placed::Placed;
 use super::read_windows::ReadWindows;
 use super::recent::Recent;
 use super::steady::{Bit, Cause, Steady};
@@ -55,6 +56,8 @@ pub(crate) struct FileState {
     pub(crate) gives_sums: AtomicBool,
     /// What is wanted in one run; valid with the copy-on-write epoch.
     pub(crate) extent_size: ExtentSize,
+    /// On which members the file is to lie; valid with the copy-on-write epoch.
+    pub(crate) placed: Placed,
     pub(crate) release_behind: KnownRelease,
     pub(crate) recent: Recent,
     /// Rank 3.2: changed under the map's write lock; rows are read under it.
@@ -108,6 +111,7 @@ impl FileState {
             untorn: Unit::default(),
             gives_sums: AtomicBool::new(false),
             extent_size: ExtentSize::default(),
+            placed: Placed::default(),
             release_behind: KnownRelease::default(),
             recent: Recent::default(),
             imaged: Mutex::default(),

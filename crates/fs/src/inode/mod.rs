@@ -10,6 +10,7 @@
 //! | `recent`, `unsealed`, `block_set` | long extents found without the map; bytes that wait for a seal; file blocks with reservations |
 //! | `held_sectors`, `held_write`, `delayed` | sectors and writes that wait in memory |
 //! | `combining` | small writes that wait for the inode lock, to be written together |
+//! | `placed` | on which members the file is to lie |
 //! | `read_windows` | what is read ahead past the caches |
 //! | `steady` | how the file is served, and whether its reads and writes take the slow path |
 //! | `list` | inodes that something holds for |
@@ -38,6 +39,7 @@ mod held_sectors;
 mod held_write;
 mod imaged;
 mod list;
+mod placed;
 mod read_windows;
 mod recent;
 mod share;
@@ -54,6 +56,7 @@ pub(crate) use held_sectors::HeldBytes;
 pub(crate) use held_write::WRITE_BYTES_MAX as HELD_WRITE_BYTES_MAX;
 pub(crate) use imaged::Imaged;
 pub(crate) use list::InodeList;
+pub(crate) use placed::Places;
 pub use read_windows::WindowBytes;
 pub(crate) use read_windows::{
     Filling as FillingWindow, Found, Waiting as WaitingWindow, Why as WhyWindow,

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::access::Attributes;
 use super::{put_name, touch_directory};
-use crate::data::{EXTENT_SIZE, INTEGRITY, RELEASE_BEHIND, UNTORN};
+use crate::data::{EXTENT_SIZE, INTEGRITY, PLACEMENT, RELEASE_BEHIND, UNTORN};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, Lsn, NewFile, Result, Timestamp};
 use bedplate_store::{
-    ExtentMap, InodeRow, RecordKind, RowChange, Table, check_name, inode_key, pair_key,
+    ExtentMap, InodeRow, PlantedBug, RecordKind, RowChange, Table, check_name, inode_key, pair_key,
+    planted,
 };
 
 pub(super) const SET_GID: u32 = 0o2000;
@@ -191,11 +192,14 @@ impl Engine {
     }
 
     /// A file or directory is written untorn, and with checksums, where the directory it is made in is,
-    /// gets extents of the same size, and releases the same pages.
+    /// gets extents of the same size, releases the same pages and lies on the same members.
     fn inherited_in(&self, dir: InodeNo, kind: FileKind) -> Result<Attributes> {
         let mut found = Vec::new();
         if matches!(kind, FileKind::File | FileKind::Directory) {
-            for name in [UNTORN, INTEGRITY, EXTENT_SIZE, RELEASE_BEHIND] {
+            for name in [UNTORN, INTEGRITY, EXTENT_SIZE, RELEASE_BEHIND, PLACEMENT] {
+                if name == PLACEMENT && planted(PlantedBug::PlacementNotInherited) {
+                    continue;
+                }
                 found.extend(self.row_of(Table::Xattr, dir, name)?.map(|value| (name, value)));
             }
         }

@@ -1,9 +1,12 @@
 //! Settings of single files and directories that are kept in extended attributes: how writes are
-//! kept from tearing, checksums, the size of extents, and which pages leave the caches.
+//! kept from tearing, checksums, the size of extents, which pages leave the caches, and on which
+//! members files lie.
 
 use std::sync::Arc;
 
-use crate::data::{EXTENT_SIZE, INTEGRITY, RELEASE_BEHIND, UNTORN, release_changed};
+use crate::data::{
+    EXTENT_SIZE, INTEGRITY, PLACEMENT, RELEASE_BEHIND, UNTORN, encode_placement, release_changed,
+};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::options::{extent_size_refusal, is_extent_size};
@@ -113,6 +116,19 @@ impl Engine {
         let lsn =
             self.set_own_xattr(&inode, RELEASE_BEHIND, release.map(|release| vec![release as u8]));
         release_changed(self, &inode);
+        drop((inode, changing));
+        self.sync_to(lsn)
+    }
+    /// Sets on which members a file is to lie, by their names, or takes it away; what is allocated
+    /// from then on goes by it.
+    pub(crate) fn set_placement(&self, ino: InodeNo, members: Option<&[String]>) -> Result<()> {
+        self.begin_change()?;
+        let changing = self.change();
+        let inode = self.file_or_directory(&changing, ino, "it has no blocks to place")?;
+        let wanted = members.map(|names| self.members_named(names)).transpose()?;
+        let lsn = self.set_own_xattr(&inode, PLACEMENT, wanted.as_deref().map(encode_placement));
+        // What is kept for its next append lies where it was to lie.
+        self.drop_ahead(ino);
         drop((inode, changing));
         self.sync_to(lsn)
     }

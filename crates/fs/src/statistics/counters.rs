@@ -59,11 +59,13 @@ pub enum Reason {
     MixedOpen,
     /// A write to blocks that a checkpoint needs went to new ones.
     Shared,
+    /// Blocks came from other members than those that the file is placed on: these are full.
+    Elsewhere,
 }
 
 impl Reason {
     /// All reasons, in the order of their indexes.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::UnalignedOffset,
         Self::UnalignedLength,
         Self::UnalignedBuffer,
@@ -74,6 +76,7 @@ impl Reason {
         Self::Split,
         Self::MixedOpen,
         Self::Shared,
+        Self::Elsewhere,
     ];
 
     /// Returns the name as statistics print it.
@@ -90,6 +93,7 @@ impl Reason {
             Self::Split => "split",
             Self::MixedOpen => "mixed_open",
             Self::Shared => "shared",
+            Self::Elsewhere => "elsewhere",
         }
     }
 }

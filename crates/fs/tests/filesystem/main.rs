@@ -21,6 +21,7 @@ mod interrupted;
 mod keeping;
 mod leases;
 mod logged;
+mod members;
 mod mounting;
 mod names;
 mod naming;
