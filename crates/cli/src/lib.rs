@@ -27,6 +27,7 @@ mod passphrase;
 mod reach;
 mod render;
 mod session;
+mod tree;
 
 use std::process::ExitCode;
 

@@ -29,6 +29,7 @@ mod mark;
 mod mkdir;
 mod mode;
 mod mount;
+mod place;
 mod preallocate;
 mod put;
 mod quickstart;
@@ -125,6 +126,7 @@ pub enum Command {
     ExtentSize(mark::extent_size::Arguments),
     ReleaseBehind(mark::release_behind::Arguments),
     Defrag(defrag::Arguments),
+    Place(place::Arguments),
     Trim(trim::Arguments),
     Grow(grow::Arguments),
     Shrink(shrink::Arguments),
@@ -189,6 +191,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::ReleaseBehind(arguments) => mark::release_behind::run(arguments, output),
         Command::Preallocate(arguments) => preallocate::run(arguments, output),
         Command::Defrag(arguments) => defrag::run(arguments, output),
+        Command::Place(arguments) => place::run(arguments, output),
         Command::Upgrade(arguments) => upgrade::run(arguments, output),
         Command::Trim(arguments) => trim::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),

@@ -59,6 +59,7 @@ mod nfs_files;
 mod nfs_server;
 mod odd_names;
 mod parts;
+mod placed;
 mod quickstart;
 mod reached;
 mod release_behind;

@@ -12,7 +12,7 @@ use bedplate_fs::{
 use serde::Serialize;
 use serde_json::Value;
 
-use super::request::{Changed, Changes, LogRequest, Request, ShrinkRequest, path_of};
+use super::request::{Changed, Changes, LogRequest, PlaceRequest, Request, ShrinkRequest, path_of};
 
 fn list(fs: &FileSystem) -> bedplate_fs::Result<Value> {
     json(&fs.checkpoints().into_iter().map(listed).collect::<Vec<_>>())
@@ -62,6 +62,7 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
         Request::Defragment { path, from, unshare } => {
             plain(json(&fs.defragment(fs.resolve(path_of(path))?.ino, *from, *unshare)?)?)
         }
+        Request::Place { path, ask } => plain(place(fs, path, ask)?),
         Request::Keep { name, keep } => plain(json(&listed(fs.keep_checkpoint(name, *keep)?))?),
         Request::Tunables => plain(json(&fs.tunables())?),
         Request::Tune(change) => plain(json(&fs.tune(change)?)?),
@@ -102,6 +103,19 @@ fn shrink(fs: &FileSystem, ask: &ShrinkRequest) -> bedplate_fs::Result<Value> {
         ShrinkRequest::CutOffImage => json(&fs.cut_off_image()?),
         ShrinkRequest::Stop => {
             fs.stop_shrink();
+            Ok(Value::Null)
+        }
+    }
+}
+
+/// Places a file, moves it, or tells where it lies.
+fn place(fs: &FileSystem, path: &[u8], ask: &PlaceRequest) -> bedplate_fs::Result<Value> {
+    let ino = fs.resolve(path_of(path))?.ino;
+    match ask {
+        PlaceRequest::Tell => json(&fs.placement(ino)?),
+        PlaceRequest::Move { from, unshare } => json(&fs.move_placed(ino, *from, *unshare)?),
+        PlaceRequest::Set { members } => {
+            fs.set_placement(ino, members.as_deref())?;
             Ok(Value::Null)
         }
     }

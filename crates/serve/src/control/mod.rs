@@ -23,5 +23,7 @@ pub use answer::{Held, Listed, answer, held};
 pub use group::{GroupHandle, GroupRequest, Newcomer, RelayoutRequest, RelayoutTarget};
 pub(crate) use place::{Bound, bind};
 pub use place::{ask, process};
-pub use request::{Answer, Changed, Changes, LogRequest, Request, Serving, ShrinkRequest, path_of};
+pub use request::{
+    Answer, Changed, Changes, LogRequest, PlaceRequest, Request, Serving, ShrinkRequest, path_of,
+};
 pub use threads::{ThreadActivity, ThreadReport};

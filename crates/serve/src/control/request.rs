@@ -151,6 +151,13 @@ pub enum Request {
         /// Also what checkpoints need.
         unshare: bool,
     },
+    /// Says on which members of the group a file or directory is to lie, or moves it there.
+    Place {
+        /// Its path from the root of the volume.
+        path: Vec<u8>,
+        /// What is to be done.
+        ask: PlaceRequest,
+    },
     /// Clones a file or directory.
     Clone {
         /// The name of the checkpoint; `None`: of the present.
@@ -197,6 +204,26 @@ pub enum ShrinkRequest {
     Stop,
     /// Lets an image file end where the file system does; tells whether it did.
     CutOffImage,
+}
+
+/// What is to be done about where a file lies.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlaceRequest {
+    /// Tells where it is to lie, and where it lies: [`bedplate_fs::FilePlacement`].
+    Tell,
+    /// Places it.
+    Set {
+        /// The members by their names; `None`: it may lie anywhere.
+        members: Option<Vec<String>>,
+    },
+    /// Moves the next part of it to where it is to lie: [`bedplate_fs::PlaceStep`].
+    Move {
+        /// The file offset in bytes to begin at.
+        from: u64,
+        /// Also what checkpoints and other files need.
+        unshare: bool,
+    },
 }
 
 /// What is to be done about an intent log; answered with [`bedplate_fs::LogMove`].

@@ -5,22 +5,20 @@ pub mod report;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use bedplate::{DefragStep, FileKind, FileSystem, Fragmentation, format_size, parse_size};
+use bedplate::{DefragStep, Fragmentation, format_size};
 use bedplate_serve::control::Request;
 use clap::Args;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::address::PathArg;
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
 use crate::mount::{self, Mount, live};
-use crate::reach::{ask_here, ask_mount};
 use crate::render::output::Output;
 use crate::render::{progress, text};
 use crate::session::{Devices, Volume};
+use crate::tree::{Pace, Source, rate};
 
 /// Move files that lie scattered on the volume together, while they are in use
 ///
@@ -47,19 +45,6 @@ pub struct Arguments {
     report: bool,
     #[command(flatten)]
     devices: Devices,
-}
-
-fn rate(text: &str) -> std::result::Result<u64, String> {
-    match parse_size(text)? {
-        0 => Err("a rate of nothing would never end".to_owned()),
-        bytes => Ok(bytes),
-    }
-}
-
-/// Where the files are.
-enum Source<'a> {
-    Mounted(&'a Mount),
-    Here(&'a FileSystem),
 }
 
 #[derive(Debug, Serialize)]
@@ -109,96 +94,27 @@ fn mounted(mount: &Mount, path: &Path, arguments: &Arguments, output: &Output) -
         return report::show(mount, output);
     }
     let inside = mount.inside(path);
-    output.show(&Source::Mounted(mount).defragment(&inside, arguments, output)?)
+    output.show(&arguments.defragment(&Source::Mounted(mount), &inside, output)?)
 }
 
 fn alone(volume: &Path, path: &Path, arguments: &Arguments, output: &Output) -> Result<()> {
     let access = if arguments.dry_run { Access::ReadOnly } else { Access::ReadWrite };
     let volume = Volume::new(volume, &arguments.devices);
     output.show(
-        &volume.with(access, output, |fs| Source::Here(fs).defragment(path, arguments, output))?,
+        &volume.with(access, output, |fs| arguments.defragment(&Source::Here(fs), path, output))?,
     )
 }
 
-impl Source<'_> {
-    fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T> {
-        match self {
-            Self::Mounted(mount) => ask_mount(mount, request),
-            Self::Here(fs) => ask_here(fs, request),
-        }
-    }
-
-    /// Returns the names in a directory and what they are of; `None` for what is no directory.
-    fn names(&self, path: &Path) -> Result<Option<Vec<(PathBuf, FileKind)>>> {
-        match self {
-            Self::Here(fs) => {
-                let dir = fs.resolve(path)?;
-                if dir.kind != FileKind::Directory {
-                    return Ok(None);
-                }
-                let entries = fs.read_dir(dir.ino, None, usize::MAX)?;
-                Ok(Some(
-                    entries
-                        .into_iter()
-                        .map(|entry| {
-                            (path.join(bedplate_serve::control::path_of(&entry.name)), entry.kind)
-                        })
-                        .collect(),
-                ))
-            }
-            Self::Mounted(mount) => {
-                let dir = mount.dir.join(path.strip_prefix("/").unwrap_or(path));
-                if !dir.is_dir() {
-                    return Ok(None);
-                }
-                let failed = |e: std::io::Error| {
-                    if mount::is_stale(&e) {
-                        live::stale(&dir)
-                    } else {
-                        Failure::system("list", &dir, &e)
-                    }
-                };
-                let mut names = Vec::new();
-                for entry in std::fs::read_dir(&dir).map_err(failed)? {
-                    let entry = entry.map_err(failed)?;
-                    let kind = entry.file_type().map_err(failed)?;
-                    if kind.is_file() || kind.is_dir() {
-                        names.push((
-                            path.join(entry.file_name()),
-                            if kind.is_dir() { FileKind::Directory } else { FileKind::File },
-                        ));
-                    }
-                }
-                Ok(Some(names))
-            }
-        }
-    }
-
-    /// Everything below a path; a file is below itself.
-    fn files(&self, path: &Path) -> Result<Vec<PathBuf>> {
-        let Some(names) = self.names(path)? else { return Ok(vec![path.to_owned()]) };
-        let (mut files, mut todo) = (Vec::new(), names);
-        while let Some((path, kind)) = todo.pop() {
-            match kind {
-                FileKind::File => files.push(path),
-                FileKind::Directory => todo.extend(self.names(&path)?.unwrap_or_default()),
-                _ => {}
-            }
-        }
-        files.sort_unstable();
-        Ok(files)
-    }
-
-    fn defragment(&self, path: &Path, arguments: &Arguments, output: &Output) -> Result<Report> {
-        let mut report =
-            Report { dry_run: arguments.dry_run, files: Vec::new(), files_looked_at: 0 };
-        let mut pace = Pace { began: Instant::now(), moved: 0, rate: arguments.rate };
-        for path in self.files(path)? {
+impl Arguments {
+    fn defragment(&self, source: &Source<'_>, path: &Path, output: &Output) -> Result<Report> {
+        let mut report = Report { dry_run: self.dry_run, files: Vec::new(), files_looked_at: 0 };
+        let mut pace = Pace::new(self.rate);
+        for path in source.files(path)? {
             report.files_looked_at += 1;
-            let before: Fragmentation =
-                self.ask(&Request::Fragmentation { path: path.as_os_str().as_bytes().to_vec() })?;
+            let before: Fragmentation = source
+                .ask(&Request::Fragmentation { path: path.as_os_str().as_bytes().to_vec() })?;
             if before.runs > 1 {
-                report.files.push(self.file(path, before, arguments, &mut pace, output)?);
+                report.files.push(self.file(source, path, before, &mut pace, output)?);
             }
         }
         Ok(report)
@@ -206,20 +122,20 @@ impl Source<'_> {
 
     fn file(
         &self,
+        source: &Source<'_>,
         path: PathBuf,
         before: Fragmentation,
-        arguments: &Arguments,
         pace: &mut Pace,
         output: &Output,
     ) -> Result<Defragmented> {
         let mut done = Defragmented { path, before, after: before, moved_bytes: 0, stuck_bytes: 0 };
-        if arguments.dry_run {
+        if self.dry_run {
             return Ok(done);
         }
         let mut bar = progress::Bytes::new(output, text::name(&done.path), before.bytes);
-        let (mut from, unshare) = (Some(0), arguments.unshare);
+        let (mut from, unshare) = (Some(0), self.unshare);
         while let Some(at) = from {
-            let step: DefragStep = self.ask(&Request::Defragment {
+            let step: DefragStep = source.ask(&Request::Defragment {
                 path: done.path.as_os_str().as_bytes().to_vec(),
                 from: at,
                 unshare,
@@ -230,29 +146,9 @@ impl Source<'_> {
             pace.wait(step.moved_bytes);
             from = step.next;
         }
-        done.after =
-            self.ask(&Request::Fragmentation { path: done.path.as_os_str().as_bytes().to_vec() })?;
+        done.after = source
+            .ask(&Request::Fragmentation { path: done.path.as_os_str().as_bytes().to_vec() })?;
         Ok(done)
-    }
-}
-
-/// Keeps to a rate.
-struct Pace {
-    began: Instant,
-    moved: u64,
-    rate: Option<u64>,
-}
-
-impl Pace {
-    /// Returns how long after the beginning so many bytes may be done.
-    fn due(&self) -> Duration {
-        self.rate
-            .map_or(Duration::ZERO, |rate| Duration::from_secs_f64(self.moved as f64 / rate as f64))
-    }
-
-    fn wait(&mut self, bytes: u64) {
-        self.moved += bytes;
-        std::thread::sleep(self.due().saturating_sub(self.began.elapsed()));
     }
 }
 
@@ -304,15 +200,6 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_rate_says_when_bytes_may_be_done() {
-        let pace = |moved, rate| Pace { began: Instant::now(), moved, rate }.due();
-        assert_eq!(pace(30 << 20, Some(10 << 20)), Duration::from_secs(3));
-        assert_eq!(pace(30 << 20, None), Duration::ZERO);
-        assert!(rate("0").is_err() && rate("fast").is_err());
-        assert_eq!(rate("20m"), Ok(20 << 20));
-    }
 
     #[test]
     fn a_report_tells_what_was_left_alone() {

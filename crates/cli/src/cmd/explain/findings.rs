@@ -82,9 +82,16 @@ pub fn of(told: &FileFacts) -> Vec<Finding> {
             .flatten()
             .collect();
     findings.extend(
-        [Reason::Extend, Reason::Hole, Reason::Unwritten, Reason::Shared, Reason::Tail]
-            .into_iter()
-            .filter_map(|reason| of_reason(told, reason)),
+        [
+            Reason::Extend,
+            Reason::Hole,
+            Reason::Unwritten,
+            Reason::Shared,
+            Reason::Tail,
+            Reason::Elsewhere,
+        ]
+        .into_iter()
+        .filter_map(|reason| of_reason(told, reason)),
     );
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.count));
     findings
@@ -272,6 +279,13 @@ fn of_reason(told: &FileFacts, reason: Reason) -> Option<Finding> {
             "a write there held the inode lock exclusive",
             format!("let the file end at a multiple of {}", format_size(told.block_size)),
         ),
+        Reason::Elsewhere => (
+            format!("{count} of {writes} writes got blocks on other members than the file is placed \
+                     on, because those are full"),
+            "the file lies, and is read, where it is not to lie",
+            format!("make room there, then move it: bedplate place {} --on MEMBER; or place it on \
+                     others too", told.path),
+        ),
         _ => return None,
     };
     Some(Finding {
@@ -420,9 +434,14 @@ mod tests {
 
     #[test]
     fn each_reason_has_its_finding() {
-        for reason in
-            [Reason::Extend, Reason::Hole, Reason::Unwritten, Reason::Shared, Reason::Tail]
-        {
+        for reason in [
+            Reason::Extend,
+            Reason::Hole,
+            Reason::Unwritten,
+            Reason::Shared,
+            Reason::Tail,
+            Reason::Elsewhere,
+        ] {
             assert_eq!(
                 kinds(&told(|told| told.activity.counters.reasons[reason as usize] = 20)),
                 [reason.name()]
