@@ -455,6 +455,10 @@ impl Stage {
                 }
                 Ok(Outcome::default())
             }),
+            ExtentStep::Place(on, member, unshare) => self.on(on, &plain, |file| {
+                place(fs, file.ino(), member, unshare)?;
+                Ok(Outcome::touching(vec![file.ino()]))
+            }),
             ExtentStep::Trim => {
                 let mut from = Some(0);
                 while let Some(at) = from {
@@ -505,4 +509,25 @@ impl Stage {
         let made = self.fs.make(parent, name.as_bytes(), kind, new, 0)?.ino;
         Ok(Outcome { made: Some(made), ..Outcome::touching(vec![parent, made]) })
     }
+}
+
+/// Places a file on a member, where the volume has any, or anywhere, and moves it there.
+fn place(fs: &FileSystem, ino: InodeNo, member: u8, unshare: bool) -> Result<()> {
+    let members = (member < 2).then(|| vec![format!("member{member}")]);
+    match fs.set_placement(ino, members.as_deref()) {
+        // Every part of a mirror or RAID-5 lies on all members.
+        Err(error) if error.kind == ErrorKind::Invalid => return Ok(()),
+        placed => placed?,
+    }
+    let (mut from, mut is_full) = (Some(0), false);
+    while let Some(at) = from {
+        let step = fs.move_placed(ino, at, unshare)?;
+        (from, is_full) = (step.next, step.is_full);
+    }
+    let told = fs.placement(ino)?;
+    if told.misplaced_bytes > told.shared_bytes && !is_full {
+        let why = format!("{} bytes lie elsewhere after a move", told.misplaced_bytes);
+        return Err(bedplate_fs::Error::new(ErrorKind::Corrupt, why));
+    }
+    Ok(())
 }

@@ -364,6 +364,7 @@ impl Program {
                 })
             }),
             ExtentStep::Defragment(..)
+            | ExtentStep::Place(..)
             | ExtentStep::Trim
             | ExtentStep::MoveLog(..)
             | ExtentStep::ResizeLog(_) => not_asked(step),

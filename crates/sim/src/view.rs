@@ -29,8 +29,9 @@ pub(crate) const DELETES_OLDEST: &str = "a full volume deletes its oldest checkp
 pub(crate) const MAY_GO: &str = ", may go,";
 
 /// How the unit of untorn writes and the wish for checksums are stored, which are asked for in
-/// another way.
-const MARKS: [&[u8]; 2] = [b"user.bedplate.untorn", b"user.bedplate.integrity"];
+/// another way; and placement, which concerns nothing that a program reads.
+const MARKS: [&[u8]; 3] =
+    [b"user.bedplate.untorn", b"user.bedplate.integrity", b"user.bedplate.place"];
 
 /// What was read of a mounted file system.
 #[derive(Debug, Default)]

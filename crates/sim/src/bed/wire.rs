@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Error, ErrorKind, Hook,
-    HookedDevice, Lent, MemoryDevice, Operation, QueueOptions, Request, Result,
+    HookedDevice, JoinedMembers, Lent, MemberMap, MemoryDevice, Operation, QueueOptions, Request,
+    Result,
 };
 use bedplate_fs::{FileSystem, IoMode, MountOptions};
 use bedplate_volume::{FOREGROUND_UNLIMITED, Group, ImportOptions, NewGroup, Role, WeakGroup};
@@ -249,6 +250,12 @@ impl Wire {
 }
 
 impl Hook for Wire {
+    /// One device says that it is two members, one behind the other, so that files can be placed.
+    fn members(&self, inner: &Arc<dyn BlockDevice>) -> (MemberMap, u64) {
+        let size = inner.size_bytes();
+        (JoinedMembers::map_of(size, 2), size)
+    }
+
     fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         crate::interleave::pause();
         self.open(call.operation())?;

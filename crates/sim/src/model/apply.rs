@@ -184,7 +184,7 @@ impl Model {
                 let block = self.block_size.into();
                 self.change(on, |content| allocate(content, block, change, offset, len))
             }
-            ExtentStep::Defragment(on, _) => self.content(on).map(drop),
+            ExtentStep::Defragment(on, _) | ExtentStep::Place(on, ..) => self.content(on).map(drop),
             ExtentStep::Trim | ExtentStep::MoveLog(..) | ExtentStep::ResizeLog(_) => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use super::lists::lists;
 use super::logs::logs;
 use super::past::{
     checkpoints, clones_of_full_volume, cut_deletions, defragmentation, full_volume, heirs,
-    named_files, rollbacks, summed, untorn,
+    named_files, placement, rollbacks, summed, untorn,
 };
 use super::smaller::smaller;
 use super::waiting::{delayed_growth, journals, odd_log, read_in_order, written_over};
@@ -63,6 +63,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "pages that are written untorn", steps: untorn },
     Directed { name: "blocks with checksums", steps: summed },
     Directed { name: "scattered files are moved together", steps: defragmentation },
+    Directed { name: "files move between members", steps: placement },
     Directed { name: "a full volume deletes its oldest checkpoints", steps: full_volume },
     Directed { name: "a full volume and what clones still need", steps: clones_of_full_volume },
     Directed { name: "a log in odd pieces", steps: odd_log },

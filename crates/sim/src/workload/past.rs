@@ -212,6 +212,40 @@ pub(super) fn defragmentation() -> Vec<Step> {
     steps
 }
 
+/// S-617, S-619, S-623: files go from member to member with and without what checkpoints and clones
+/// need, written over before and after, in every mode, with what they left used again at once.
+pub(super) fn placement() -> Vec<Step> {
+    let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0)];
+    for (round, mode) in IoMode::ALL.into_iter().enumerate() {
+        let (fill, unshare) = (60 * round as u8, round % 2 == 1);
+        steps.extend([
+            Step::Write(A, mode, 0, 70_000, fill, false),
+            Step::Allocate(A, Change::Preallocate, 80_000, 60_000),
+            Step::SyncData(A),
+            Step::Place(A, 1, false),
+            Step::Write(A, mode, 8192, 9000, fill + 20, false),
+            Step::Checkpoint(0, None),
+            Step::Write(A, mode, 30_000, 20_000, fill + 25, false),
+            Step::Place(A, 0, unshare),
+            write(B, 0, 60_000, fill + 40),
+            if round == 2 { Step::Kill } else { Step::SyncData(A) },
+            Step::Hold(0, 0, 0, mode),
+            Step::Place(On::Held(0), 1, true),
+            Step::Write(On::Held(0), mode, 60_000, 40_000, fill + 42, false),
+            Step::Rollback(0, Back::File(0, 0), true),
+            Step::Place(A, 1, true),
+            Step::Release(0),
+            Step::DeleteCheckpoint(0),
+            Step::SetSize(B, 0),
+            write(B, 0, 60_000, fill + 44),
+            if round == 1 { Step::Remount } else { Step::SyncAll(A) },
+            Step::Place(A, 2, false),
+        ]);
+    }
+    steps.push(Step::Sync);
+    steps
+}
+
 /// S-82: the volume is full, files are written over and over under automatic checkpoints, in every
 /// mode, and the oldest of them make room; those that a person made or keeps stay, and where only
 /// they are left a write is refused.

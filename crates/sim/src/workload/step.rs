@@ -139,6 +139,9 @@ steps! {
         /// Moves what is scattered of a file together; what checkpoints need too, when the last is
         /// set.
         Defragment(on: On, shared: bool),
+        /// Places a file on a member of the volume, where it has any (2: on none), and moves it
+        /// there; what checkpoints need too, when the last is set.
+        Place(on: On, member: u8, shared: bool),
         /// Discards what is free.
         Trim,
         /// The intent log moves home to the volume where the first is set, else onto a device of its
@@ -233,6 +236,7 @@ impl Step {
             | Self::SetSize(On::Name(file, dir), _) => Some((file, dir, true)),
             Self::Allocate(On::Name(file, dir), ..)
             | Self::Defragment(On::Name(file, dir), _)
+            | Self::Place(On::Name(file, dir), ..)
             | Self::Append(file, dir, ..) => Some((file, dir, true)),
             Self::SyncData(On::Name(file, dir))
             | Self::SyncAll(On::Name(file, dir))
