@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::facts::memory::HALT_POLL_NS;
 use crate::facts::sqlite::header;
 use crate::prepared::{DIR, Prepared, found, told};
 use crate::report::{Mend, Setting, Sure};
@@ -422,6 +423,10 @@ fn the_other_checks_find_what_they_are_for() {
     only(&machine.examine(), "vcpu-halt");
     machine.write("/sys/devices/system/cpu/cpuidle/current_driver", "haltpoll\n");
     assert!(machine.examine().findings.is_empty(), "it polls, and is slow for another reason");
+    machine.write(HALT_POLL_NS, "0\n");
+    only(&machine.examine(), "vcpu-halt");
+    machine.write(HALT_POLL_NS, "200000\n");
+    assert!(machine.examine().findings.is_empty(), "it polls");
 }
 
 /// S-352: a part that is not there, or may not be read, is told with the reason.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Check;
 use crate::facts::Facts;
-use crate::facts::memory::{DIRTY_SETTINGS, Memory};
+use crate::facts::memory::{DIRTY_SETTINGS, HALT_POLL_NS, Memory};
 use crate::report::{Finding, Mend, Outcome, Rule, Setting, Sure, size, time};
 
 /// The checks of this subject.
@@ -58,7 +58,8 @@ pub const CHECKS: &[Check] = &[
         rule: Rule {
             name: "vcpu-halt",
             looks_at: "how long a thread takes to wake, where the processors are virtual",
-            finding_when: "50 µs or more, and idle processors are halted at once",
+            finding_when: "50 µs or more, and idle processors are halted at once: without the driver \
+                           haltpoll, or with a time of 0",
             source: "Documentation/virt/guest-halt-polling.rst",
         },
         judge: |facts| wake(&facts.memory),
@@ -230,6 +231,9 @@ fn micros(duration: Duration) -> f64 {
 /// A thread that wakes slower than this costs a commit more than a flush of a good SSD does.
 const WAKE_MAX: Duration = Duration::from_micros(50);
 
+/// What the kernel sets where nothing else is asked for.
+const HALT_POLL_DEFAULT_NS: u64 = 200_000;
+
 fn wake(memory: &Memory) -> Vec<Outcome> {
     match &memory.is_virtual {
         Ok(true) => {}
@@ -240,16 +244,24 @@ fn wake(memory: &Memory) -> Vec<Outcome> {
     Outcome::of(&memory.wake, |wake| {
         let measured =
             format!("a thread takes {} to wake, the idle driver is {driver}", time(micros(*wake)));
-        if driver == "haltpoll" || *wake < WAKE_MAX {
+        let does_not_poll = driver == "haltpoll" && memory.halt_poll_ns == Ok(0);
+        let polls = driver == "haltpoll" && !does_not_poll;
+        if polls || *wake < WAKE_MAX {
             return vec![Outcome::Fine(measured)];
         }
+        let (measured, mend) = if does_not_poll {
+            let mend = Mend::setting(HALT_POLL_NS, &HALT_POLL_DEFAULT_NS, &0);
+            (format!("{measured}, which polls for 0 ns"), mend)
+        } else {
+            (measured, Mend::ByHand("modprobe cpuidle_haltpoll force=1".to_owned()))
+        };
         vec![Outcome::Found(Finding {
             at: "virtual processors".to_owned(),
             measured,
             costs: "each hand-off between a client, the server and its writers waits that long; a \
                     processor that polls before it halts is there at once"
                 .to_owned(),
-            mend: Mend::ByHand("modprobe cpuidle_haltpoll force=1".to_owned()),
+            mend,
             sure: Sure::Likely,
         })]
     })

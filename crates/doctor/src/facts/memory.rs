@@ -42,9 +42,14 @@ pub struct Memory {
     pub is_virtual: Seen<bool>,
     /// What the processors do when they are idle.
     pub idle_driver: Seen<String>,
+    /// For how many nanoseconds an idle processor polls before it halts, with the driver haltpoll.
+    pub halt_poll_ns: Seen<i64>,
     /// How long a thread takes to wake.
     pub wake: Seen<Duration>,
 }
+
+/// What [`Memory::halt_poll_ns`] is set by.
+pub const HALT_POLL_NS: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 
 /// The names of what [`Memory::dirty_settings`] holds.
 pub const DIRTY_SETTINGS: [&str; 4] =
@@ -84,6 +89,7 @@ impl Memory {
                 .read(Path::new("/proc/cpuinfo"))
                 .map(|text| text.split_whitespace().any(|word| word == "hypervisor")),
             idle_driver: system.read(Path::new("/sys/devices/system/cpu/cpuidle/current_driver")),
+            halt_poll_ns: system.number(Path::new(HALT_POLL_NS)),
             wake: system.wake_time(),
         }
     }
