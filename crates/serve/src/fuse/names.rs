@@ -114,7 +114,7 @@ impl Shared {
     /// (S-540): not at all where something other than its own requests may make it found.
     pub(super) fn absent_ttl(&self, dir: Node, name: &OsStr) -> Duration {
         let name = name.as_bytes();
-        // What a name with a mode or of a tree leads to, and a visit's, depends on who asks.
+        // What a name with a mode or of a tree leads to, and a visit's, depends on the thread that asks.
         let depends =
             name.windows(2).any(|two| two == b"::") || name.starts_with(VISIT_NAME.as_bytes());
         let is_plain = dir.tree.is_none() && dir.ino.is_possible() && !depends;
