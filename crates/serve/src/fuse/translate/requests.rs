@@ -110,7 +110,7 @@ impl Translator {
     fn found(&self, reply: Reply, found: Answer<Result<Entry, Duration>>) {
         match found {
             Ok(Err(Duration::ZERO)) => empty(reply, Err(Errno::NOENT)),
-            Ok(Err(ttl)) => answer(reply, Ok(ttl), |out, ttl| out.absent(ttl)),
+            Ok(Err(ttl)) => answer(reply, Ok(()), |out, ()| out.absent(ttl)),
             Ok(Ok(entry)) => self.entry(reply, Ok(entry)),
             Err(errno) => self.entry(reply, Err(errno)),
         }
