@@ -84,3 +84,41 @@ fn s_394_the_log_of_a_mount_moves_below_open_files() {
     bedplate(["unmount", mount]).succeeds();
     bedplate(["check", text(&image), "--log", device]).succeeds();
 }
+
+/// S-585: the logs of several volumes lie in parts of one device, each with its own share, mounted
+/// beside each other.
+#[test]
+fn s_585_one_device_has_the_logs_of_several_volumes() {
+    if !can_mount("one device with the logs of two mounted volumes") {
+        return;
+    }
+    let scratches = [Scratch::new(), Scratch::new()];
+    let device = scratches[0].path("logs.img");
+    File::create(&device).unwrap().set_len(24 << 20).unwrap();
+    let part = |from: u32, mib: u32| format!("{}#{from}M+{mib}M", text(&device));
+    let shares = [part(0, 8), part(8, 12)];
+    let mounts = scratches.each_ref().map(|scratch| scratch.mounted(""));
+    for ((_, dir), share) in mounts.iter().zip(&shares) {
+        bedplate(["log", "move", text(dir), share]).succeeds().says(&format!("-o log={share}"));
+    }
+    // What another one has a byte of, nothing else gets.
+    bedplate(["log", "move", text(&mounts[1].1), &part(4, 8)]).fails(1, "in use");
+    bedplate(["log", "move", text(&mounts[1].1), text(&device)]).fails(1, "in use");
+    for (number, (_, dir)) in mounts.iter().enumerate() {
+        let mut file = File::create(dir.join("f")).unwrap();
+        file.write_all(&pattern(100_000 + number)).unwrap();
+        file.sync_all().unwrap();
+        let shown = bedplate(["log", "show", text(dir), "--json"]).succeeds().json();
+        assert!(shown["log"]["writes"].as_u64() > Some(0), "S-585: each has its load: {shown}");
+    }
+    mounts.iter().for_each(|(_, dir)| _ = bedplate(["unmount", text(dir)]).succeeds());
+    let (image, dir) = &mounts[1];
+    let with = |share: &str| format!("log={share}");
+    let other = bedplate(["mount", text(image), text(dir), "-o", &with(&shares[0])]);
+    other.fails(1, "log");
+    for (number, ((image, dir), share)) in mounts.iter().zip(&shares).enumerate() {
+        bedplate(["mount", text(image), text(dir), "-o", &with(share)]).succeeds();
+        assert!(std::fs::read(dir.join("f")).unwrap() == pattern(100_000 + number), "S-585");
+    }
+    mounts.iter().for_each(|(_, dir)| _ = bedplate(["unmount", text(dir)]).succeeds());
+}
