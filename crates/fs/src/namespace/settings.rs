@@ -119,6 +119,7 @@ impl Engine {
         drop((inode, changing));
         self.sync_to(lsn)
     }
+
     /// Sets on which members a file is to lie, by their names, or takes it away; what is allocated
     /// from then on goes by it.
     pub(crate) fn set_placement(&self, ino: InodeNo, members: Option<&[String]>) -> Result<()> {
